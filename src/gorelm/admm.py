@@ -1,0 +1,383 @@
+r"""The one ADMM loop. Every iterative fit of the library runs through `solve`.
+
+Letters, as in the paper (shapes for P problems of m targets, N rows, L nodes):
+
+====  =========  ==================================================================
+B     (L, P, m)  output weights
+E     (N, P, m)  residual split, E = HB - T                        (lives in `rows`)
+Z     (L, P, m)  copy of B that carries the sparse penalty, Z = B
+U, V             scaled multipliers of the two splits (U lives in `rows`)
+====  =========  ==================================================================
+
+One iteration, with penalties :math:`\rho` of the residual split and :math:`\sigma` of the weight
+split:
+
+1. :math:`B \leftarrow (H'H + sI)^{-1}[H'(T + E - U) + \tfrac{\sigma}{\rho}(Z - V)]`,
+   :math:`s = (l_2 + \sigma)/\rho`
+2. :math:`Z \leftarrow \mathrm{prox}(B + V)`, :math:`V \leftarrow V + B - Z`
+3. :math:`E \leftarrow \mathrm{prox}(HB - T + U)`, :math:`U \leftarrow U + HB - T - E`
+
+The paper has one penalty for both splits (:math:`\rho = \sigma = 1`). Residuals and weights are not
+of one size, so the adaptive configuration gives each split its own. A split that does nothing is
+left out: Z and V without a sparse penalty (:math:`s = l_2/\rho`), E and U for the squared loss
+(:math:`\rho = \tau` exactly).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from gorelm.factor import Factor
+from gorelm.problem import Problem
+from gorelm.prox import Array
+from gorelm.rows import Moves, Rows
+
+__all__ = ["ADAPTIVE", "PAPER", "Record", "Settings", "Solution", "solve"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the loop runs. The defaults are the adaptive configuration; see also `PAPER`.
+
+    Parameters
+    ----------
+    rho : float or None
+        Penalty of both splits, fixed. None: from the data, adapted while running.
+    relax : float
+        Over-relaxation in [1, 2); 1 is none.
+    always_split : bool
+        Keep Z and V even where they do nothing.
+    stop : {"gap", "residuals", "never"}
+        Stop at a relative duality gap of `tol`, by the paper's primal and dual residuals, or only
+        at `max_iter`.
+    tol, eps_abs, eps_rel : float
+        Tolerances of the two rules.
+    max_iter : int
+        Most iterations.
+    """
+
+    rho: float | None = None
+    relax: float = 1.6
+    always_split: bool = False
+    stop: Literal["gap", "residuals", "never"] = "gap"
+    tol: float = 1e-3
+    eps_abs: float = 1e-3
+    eps_rel: float = 1e-2
+    max_iter: int = 5000
+
+
+ADAPTIVE = Settings()
+PAPER = Settings(rho=1.0, relax=1.0, always_split=True, stop="residuals", max_iter=1000)
+
+CHECK_EVERY = 10
+FIRST_CHECK = 5
+FIRST_ADAPTATION = 20
+
+Record = dict[str, float]
+
+
+@dataclass
+class Solution:
+    """What `solve` found for each of the P problems (lists and last axes run over problems)."""
+
+    coef: Array  # (L, P, m)
+    n_iter: list[int]
+    status: list[str]  # "converged", "max_iter" or "stopped" (by the callback)
+    objective: list[float]
+    dual_gap: list[float]  # relative: (objective - lower bound) / objective
+    history: list[list[Record]] = field(default_factory=list)
+
+
+@dataclass
+class _State:
+    """The L-sized half of the iterate, for the problems still running."""
+
+    problem: Problem
+    index: Array  # which of the P problems these are
+    HtD: Array  # H'(E - U)
+    rho: Array
+    sigma: Array | None  # None: no weight split
+    B: Array
+    Z: Array
+    V: Array
+    Z_change: Array
+    bound: Array  # best lower bound on each optimum so far
+
+    @property
+    def answer(self) -> Array:
+        """The weights to return: Z, whose empty rows are exactly zero, where there is a Z."""
+        return self.B if self.sigma is None else self.Z
+
+    def keep(self, which: Array) -> None:
+        self.problem = self.problem.select(which)
+        for name in ("index", "rho", "bound"):
+            setattr(self, name, getattr(self, name)[which])
+        if self.sigma is not None:
+            self.sigma = self.sigma[which]
+        for name in ("HtD", "B", "Z", "V", "Z_change"):
+            setattr(self, name, getattr(self, name)[:, which])
+
+
+def solve(
+    rows: Rows,
+    factor: Factor,
+    problem: Problem,
+    settings: Settings = ADAPTIVE,
+    callback: Callable[[Record], Any] | None = None,
+    *,
+    direct: bool = False,
+) -> Solution:
+    """Minimise `problem` over the weights of the rows' hidden outputs.
+
+    Parameters
+    ----------
+    rows : Rows
+        Owner of H, T, E and U.
+    factor : Factor
+        Solves (H'H + s I) X = R for the same H.
+    problem : Problem
+        One problem or a batch of P.
+    settings : Settings
+        `ADAPTIVE`, `PAPER`, or your own.
+    callback : callable, optional
+        Called with each new record of the history; a true return value stops the fit.
+    direct : bool, default=False
+        For the squared loss with every target cell known: leave out E and U.
+    """
+    run = _Run(rows, factor, settings, direct, callback)
+    return run.solve(problem)
+
+
+class _Run:
+    def __init__(
+        self,
+        rows: Rows,
+        factor: Factor,
+        settings: Settings,
+        direct: bool,
+        callback: Callable[[Record], Any] | None,
+    ) -> None:
+        self.rows, self.factor, self.settings, self.direct = rows, factor, settings, direct
+        self.callback = callback
+        self.HtT = rows.HtT()[:, None]
+
+    def solve(self, problem: Problem) -> Solution:
+        settings, n_problems = self.settings, problem.n_problems
+        state = self._start(problem)
+        solution = Solution(
+            np.zeros_like(state.B),
+            [0] * n_problems,
+            ["max_iter"] * n_problems,
+            [np.nan] * n_problems,
+            [np.nan] * n_problems,
+            [[] for _ in range(n_problems)],
+        )
+        next_adaptation = FIRST_ADAPTATION
+        for iteration in range(1, settings.max_iter + 1):
+            last = iteration == settings.max_iter
+            check = last or iteration == FIRST_CHECK or iteration % CHECK_EVERY == 0
+            by_residuals = settings.stop == "residuals"
+            self._update_weights(state)
+            moves = self._update_rows(state, measure=check or by_residuals)
+            done = self._residuals_small(state, moves) if by_residuals else np.zeros(len(state.rho), bool)
+            if check or done.any():
+                gap = self._certify(state, moves, iteration, solution)
+                if settings.stop == "gap":
+                    done = gap <= settings.tol
+                if settings.rho is None and iteration >= next_adaptation:
+                    # Ever rarer changes: ADMM converges once its penalties stand still.
+                    next_adaptation = 2 * iteration
+                    self._adapt(state, moves)
+                stopped = self._report(state, solution)
+                self._settle(state, solution, iteration, done, stopped, last)
+                if not len(state.index):
+                    break
+        return solution
+
+    # -- the three steps -------------------------------------------------------------------------
+
+    def _start(self, problem: Problem) -> _State:
+        _, n_hidden, n_targets = self.rows.shape
+        n_problems = problem.n_problems
+        zeros = np.zeros((n_hidden, n_problems, n_targets))
+        if not self.direct:
+            self.rows.start(n_problems)
+        fixed = self.settings.rho
+        if self.direct:
+            rho = problem.tau.copy()
+        elif fixed is not None:
+            rho = np.full(n_problems, fixed)
+        else:
+            # The threshold tau / rho then is half a typical residual of the empty model.
+            rho = 2.0 * problem.tau / self.rows.typical_residual(problem)
+        sigma = None
+        if problem.is_sparse or (self.settings.always_split):
+            sigma = np.full(n_problems, fixed) if fixed is not None else self._sigma(problem, rho)
+        bound = np.full(n_problems, -np.inf)
+        index = np.arange(n_problems)
+        return _State(
+            problem, index, zeros, rho, sigma, zeros, zeros, zeros, zeros, bound
+        )
+
+    def _sigma(self, problem: Problem, rho: Array) -> Array:
+        """Make the threshold l1 / sigma half a typical weight of a ridge fit."""
+        right = np.broadcast_to(self.HtT, (len(self.HtT), len(rho), self.HtT.shape[2]))
+        ridge = self.factor.solve((problem.l1 + problem.l2) / rho, right)
+        cells = len(ridge) * (1 if problem.grouped else ridge.shape[2])
+        typical = np.sqrt(np.einsum("lpm,lpm->p", ridge, ridge) / cells)
+        usable = (typical > 0) & (problem.l1 > 0)
+        return np.where(usable, 2.0 * problem.l1 / np.where(usable, typical, 1.0), rho)
+
+    def _update_weights(self, s: _State) -> None:
+        right = self.HtT + s.HtD
+        if s.sigma is None:
+            s.B = self.factor.solve(s.problem.l2 / s.rho, right)
+            return
+        right = right + (s.sigma / s.rho)[:, None] * (s.Z - s.V)
+        s.B = self.factor.solve((s.problem.l2 + s.sigma) / s.rho, right)
+        relax = self.settings.relax
+        target = relax * s.B + (1.0 - relax) * s.Z + s.V
+        Z = s.problem.penalty_prox(target, s.sigma)
+        s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
+
+    def _update_rows(self, s: _State, *, measure: bool) -> Moves | None:
+        if self.direct:
+            return None
+        s.HtD, moves = self.rows.step(
+            s.B, s.problem, s.rho, self.settings.relax, measure=measure
+        )
+        return moves
+
+    # -- stopping --------------------------------------------------------------------------------
+
+    def _certify(
+        self, s: _State, moves: Moves | None, iteration: int, solution: Solution
+    ) -> Array:
+        certificate = self.rows.certify(s.answer, s.problem, None if self.direct else s.rho)
+        objective = certificate.loss + s.problem.penalty_values(s.answer)
+        bound = s.problem.dual_values(certificate.HtY, certificate.YT, certificate.YY)
+        s.bound = np.maximum(s.bound, bound)
+        size = np.maximum(np.abs(objective), np.finfo(float).tiny)
+        gap = np.maximum(objective - s.bound, 0.0) / size
+        primal, dual = self._residuals(s, moves)
+        for i, p in enumerate(s.index):
+            solution.objective[p], solution.dual_gap[p] = float(objective[i]), float(gap[i])
+            solution.history[p].append(
+                {
+                    "iteration": float(iteration),
+                    "objective": float(objective[i]),
+                    "dual_gap": float(gap[i]),
+                    "primal_residual": float(primal[i]),
+                    "dual_residual": float(dual[i]),
+                    "rho": float(s.rho[i]),
+                    "sigma": float(s.sigma[i]) if s.sigma is not None else float("nan"),
+                }
+            )
+        return np.asarray(gap)
+
+    def _residuals(self, s: _State, moves: Moves | None) -> tuple[Array, Array]:
+        """Norms of the primal and dual residuals (the paper's R and S), shape (P,)."""
+        primal = np.zeros(len(s.rho))
+        dual = np.zeros((1, len(s.rho), 1))
+        if moves is not None:
+            primal = primal + moves.primal
+            dual = dual + s.rho[:, None] * moves.Ht_error_change
+        if s.sigma is not None:
+            primal = primal + _squares(s.B - s.Z)
+            dual = dual + s.sigma[:, None] * s.Z_change
+        return np.sqrt(primal), np.sqrt(_squares(dual))
+
+    def _residuals_small(self, s: _State, moves: Moves | None) -> Array:
+        """The paper's stopping rule."""
+        primal, dual = self._residuals(s, moves)
+        # The constraint's terms E; (HB, B); Z; T, each with its own norm.
+        sizes: list[Array] = []
+        weights = np.zeros_like(primal)
+        multipliers = np.zeros((1, len(primal), 1))
+        if s.sigma is not None:
+            sizes.append(_squares(s.Z))
+            weights = weights + _squares(s.B)
+            multipliers = multipliers + s.sigma[:, None] * s.V
+        if moves is not None:
+            sizes += [moves.error, np.full_like(primal, self.rows.TT())]
+            weights = weights + moves.hidden
+            multipliers = multipliers + s.rho[:, None] * moves.HtU
+        largest = np.sqrt(np.max([*sizes, weights], axis=0))
+        absolute = np.sqrt(s.B.shape[0] * s.B.shape[2]) * self.settings.eps_abs
+        relative = self.settings.eps_rel
+        small_primal = primal < absolute + relative * largest
+        small_dual = dual < absolute + relative * np.sqrt(_squares(multipliers))
+        return np.asarray(small_primal & small_dual)
+
+    def _report(self, s: _State, solution: Solution) -> bool:
+        if self.callback is None:
+            return False
+        return any([bool(self.callback(dict(solution.history[p][-1]))) for p in s.index])
+
+    def _settle(
+        self,
+        s: _State,
+        solution: Solution,
+        iteration: int,
+        done: Array,
+        stopped: bool,
+        last: bool,
+    ) -> None:
+        """Write down the answers of the problems that leave the batch, and let them leave."""
+        leaving = np.full_like(done, True) if last or stopped else done
+        for i in np.flatnonzero(leaving):
+            p = s.index[i]
+            solution.coef[:, p] = s.answer[:, i]
+            solution.n_iter[p] = iteration
+            solution.status[p] = (
+                "converged" if done[i] else "stopped" if stopped else "max_iter"
+            )
+        if leaving.any():
+            s.keep(~leaving)
+            if not self.direct:
+                self.rows.keep(~leaving)
+
+    # -- penalties -------------------------------------------------------------------------------
+
+    def _adapt(self, s: _State, moves: Moves | None) -> None:
+        """Balance how fast each split and its multiplier move, relative to their sizes."""
+        if moves is not None:
+            factor = _balance(
+                moves.primal,
+                np.maximum(moves.error, moves.residual),
+                moves.error_change,
+                moves.multiplier,
+            )
+            HtE = s.HtD + moves.HtU
+            s.HtD = HtE - moves.HtU / factor[:, None]
+            s.rho = s.rho * factor
+            self.rows.rescale(factor)
+        if s.sigma is not None:
+            factor = _balance(
+                _squares(s.B - s.Z),
+                np.maximum(_squares(s.Z), _squares(s.B)),
+                _squares(s.Z_change),
+                _squares(s.V),
+            )
+            s.sigma = s.sigma * factor
+            s.V = s.V / factor[:, None]
+
+
+def _squares(A: Array) -> Array:
+    return np.einsum("lpm,lpm->p", A, A)
+
+
+def _balance(primal: Array, size: Array, change: Array, multiplier: Array) -> Array:
+    """Factor for a penalty: (relative primal residual / relative dual residual)^(1/2).
+
+    Arguments are squared norms. Factors within [1/2, 2] are not worth a new factorisation, single
+    changes are held to [1/4, 4], and a split that has come to rest says nothing.
+    """
+    moving = (primal > 0) & (change > 1e-18 * multiplier) & (size > 0)
+    ratio = np.where(moving, primal * multiplier, 1.0) / np.where(moving, size * change, 1.0)
+    factor = np.clip(ratio**0.25, 0.25, 4.0)
+    return np.where((factor > 2.0) | (factor < 0.5), factor, 1.0)

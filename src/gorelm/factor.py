@@ -1,0 +1,134 @@
+"""Solve (H'H + s I) X = R for any shift s > 0: the one linear system of every method.
+
+lam, l1_ratio and rho enter only through the shift. `CholeskyFactor` refactorises when the shift
+changes (cheapest for one fit); `EighFactor` decomposes once and serves every shift (for batches of
+problems); `WideFactor` turns a wide H to the N x N side of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from scipy import linalg
+from scipy.linalg import blas
+
+from gorelm.prox import Array
+
+__all__ = ["CholeskyFactor", "EighFactor", "Factor", "WideFactor", "gram", "gram_rows"]
+
+
+class Factor(Protocol):
+    """Anything that solves (G + s_p I) X_p = R_p for each problem p of a batch."""
+
+    def solve(self, shifts: Array, R: Array) -> Array:
+        """Solve for shifts (P,) and right-hand sides (L, P, m); returns (L, P, m)."""
+        ...
+
+
+def gram(H: Array, block: int = 4096) -> Array:
+    """Return H'H, lower triangle only, in float64 whatever H is.
+
+    float32 rows are converted block by block: the product of float32 rows would lose the small
+    eigenvalues that the shift is compared with.
+    """
+    if H.dtype == np.float64 and H.flags.c_contiguous and H.size:
+        return np.asarray(blas.dsyrk(1.0, H.T, lower=1))
+    G = np.zeros((H.shape[1], H.shape[1]), order="F")
+    for start in range(0, len(H), block):
+        rows = np.ascontiguousarray(H[start : start + block], dtype=np.float64)
+        G = blas.dsyrk(1.0, rows.T, beta=1.0, c=G, lower=1, overwrite_c=1)
+    return G
+
+
+def gram_rows(H: Array) -> Array:
+    """Return HH' (the small side of a wide H), lower triangle only, in float64."""
+    rows = np.ascontiguousarray(H, dtype=np.float64)
+    return np.asarray(blas.dsyrk(1.0, rows.T, trans=1, lower=1)) if rows.size else rows @ rows.T
+
+
+class CholeskyFactor:
+    """Cholesky of G + s I, kept while the shift stays the same.
+
+    Parameters
+    ----------
+    G : array (L, L)
+        Gram matrix; only the lower triangle is read.
+    """
+
+    def __init__(self, G: Array) -> None:
+        self._G = G
+        self._shift = np.nan
+        self._chol: Array | None = None
+        self._fallback: EighFactor | None = None
+
+    def solve(self, shifts: Array, R: Array) -> Array:
+        """Solve for every problem; problems with equal shifts share a factorisation."""
+        X = np.empty(R.shape)
+        for p, shift in enumerate(shifts):
+            X[:, p] = self._solve_one(float(shift), R[:, p])
+        return X
+
+    def _solve_one(self, shift: float, R: Array) -> Array:
+        if shift != self._shift:
+            self._shift = shift
+            shifted = self._G.copy(order="F")
+            shifted.flat[:: len(shifted) + 1] += shift
+            self._chol, failed = linalg.lapack.dpotrf(shifted, lower=1, clean=0, overwrite_a=1)
+            if failed:  # the shift drowns in the rounding of G
+                self._chol = None
+        if self._chol is None:
+            self._fallback = self._fallback or EighFactor(self._G)
+            return self._fallback.solve(np.array([shift]), R[:, None])[:, 0]
+        X, _ = linalg.lapack.dpotrs(self._chol, R, lower=1)
+        return np.asarray(X)
+
+
+class EighFactor:
+    """One eigendecomposition of G for every shift.
+
+    Parameters
+    ----------
+    G : array (L, L)
+        Gram matrix; only the lower triangle is read.
+    """
+
+    def __init__(self, G: Array) -> None:
+        values, self._vectors = linalg.eigh(G, lower=True, driver="evd", check_finite=False)
+        # Eigenvalues below the rounding of the largest are noise, and may be negative.
+        floor = len(G) * np.finfo(float).eps * max(float(values[-1]), np.finfo(float).tiny)
+        self._values = np.maximum(values, floor)
+
+    def solve(self, shifts: Array, R: Array) -> Array:
+        """Solve for every problem at the price of two products with the eigenvectors."""
+        flat = R.reshape(len(R), -1)
+        rotated = (self._vectors.T @ flat).reshape(R.shape)
+        rotated /= (self._values[:, None] + shifts)[..., None]
+        return np.asarray((self._vectors @ rotated.reshape(flat.shape)).reshape(R.shape))
+
+
+class WideFactor:
+    r"""Woodbury's identity for wide H: factor HH' (N x N) instead of H'H (L x L).
+
+    .. math:: (H'H + sI)^{-1} R = \bigl(R - H'(HH' + sI)^{-1} H R\bigr) / s
+
+    Parameters
+    ----------
+    H : array (N, L)
+        Hidden outputs, N < L.
+    factor : callable
+        `CholeskyFactor` or `EighFactor`, applied to HH'.
+    """
+
+    def __init__(self, H: Array, factor: Callable[[Array], Factor] = CholeskyFactor) -> None:
+        self._H = H
+        self._inner = factor(gram_rows(H))
+
+    def solve(self, shifts: Array, R: Array) -> Array:
+        """Solve for every problem."""
+        flat = R.reshape(len(R), -1)
+        small = (self._H @ flat).reshape(len(self._H), *R.shape[1:])
+        small = self._inner.solve(shifts, small).reshape(len(self._H), -1)
+        X = (flat - self._H.T @ small).reshape(R.shape)
+        return np.asarray(X / shifts[:, None])

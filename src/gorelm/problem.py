@@ -1,0 +1,208 @@
+r"""The optimisation problem as data: a loss, an elastic-net penalty, and what certifies a solution.
+
+Every method of the library minimises over the output weights B
+
+.. math:: \sum_i w_i\,\ell(h_i B - t_i) + l_1 \|B\|_{2,1} + \tfrac{l_2}{2}\|B\|_F^2 ,
+
+(:math:`\|B\|_1` instead of :math:`\|B\|_{2,1}` when the penalty is not grouped), with one of
+
+=========  ==========================================================================
+``l21``    :math:`\ell(e) = \tau\, h_\delta(\|e\|_2)`: a row is right or wrong as a whole
+``l1``     :math:`\ell(e) = \tau \sum_j h_\delta(|e_j|)`: every target by itself
+``squared``  :math:`\ell(e) = \tfrac{\tau}{2} \|e\|_2^2`
+=========  ==========================================================================
+
+where :math:`h_\delta` is the Huber function of :func:`gorelm.prox.shrink` (:math:`\delta = 0`: the
+plain norm). The numbers are arrays of length P, so that one `Problem` describes the P members of a
+regularisation path; a single problem is P = 1.
+
+Rows arrive multiplied by :math:`\omega_i = \sqrt{w_i}` (H, T and so residuals). In these scaled
+rows a weight of two *is* the row written twice, for every iterate of the solver and not only for
+the optimum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gorelm.prox import Array, norms, shrink, shrink_squared
+
+__all__ = ["LOSSES", "Problem"]
+
+LossName = Literal["squared", "l1", "l21"]
+LOSSES: tuple[LossName, ...] = ("squared", "l1", "l21")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """P problems that share a loss and a kind of penalty and differ in their numbers.
+
+    Parameters
+    ----------
+    loss : {"squared", "l1", "l21"}
+        The loss, see the module's head.
+    tau : float or array (P,)
+        Weight of the loss.
+    l1, l2 : float or array (P,)
+        Weights of the sparse and of the ridge penalty; not both zero.
+    delta : float or array (P,), default=0
+        Residual norm up to which the robust losses are quadratic.
+    grouped : bool, default=True
+        Whether the sparse penalty empties whole rows of B (nodes) or single cells.
+    """
+
+    loss: LossName
+    tau: Any
+    l1: Any
+    l2: Any
+    delta: Any = 0.0
+    grouped: bool = True
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise ValueError(f"unknown loss {self.loss!r}; known: {', '.join(LOSSES)}")
+        numbers = np.broadcast_arrays(
+            *(np.atleast_1d(np.asarray(x, float)) for x in (self.tau, self.l1, self.l2, self.delta))
+        )
+        for name, values in zip(("tau", "l1", "l2", "delta"), numbers, strict=True):
+            object.__setattr__(self, name, np.array(values))
+        if not (np.isfinite(numbers).all() and (np.array(numbers) >= 0).all()):
+            raise ValueError("tau, l1, l2 and delta must be finite and not negative")
+        if (self.tau == 0).any() or (self.l1 + self.l2 == 0).any():
+            raise ValueError("tau must be positive, and so must be l1 + l2")
+
+    @property
+    def n_problems(self) -> int:
+        """Number P of problems described."""
+        return len(self.tau)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether any of the problems can empty nodes."""
+        return bool((self.l1 > 0).any())
+
+    def select(self, which: npt.NDArray[Any]) -> Problem:
+        """Return the problems that `which` (mask or indices) names."""
+        return Problem(
+            self.loss,
+            self.tau[which],
+            self.l1[which],
+            self.l2[which],
+            self.delta[which],
+            self.grouped,
+        )
+
+    # -- the loss, on residuals R of shape (rows, P, targets) -----------------------------------
+
+    @property
+    def _by_row(self) -> bool:
+        return self.loss != "l1"
+
+    def _over_norms(self, numbers: Array, omega: Array | None) -> Array:
+        """Shape `numbers` (P,) like the norms of residuals, times the rows' `omega`."""
+        shaped = numbers if self._by_row else numbers[:, None]
+        return shaped if omega is None else omega.reshape((-1,) + (1,) * shaped.ndim) * shaped
+
+    def loss_values(self, R: Array, omega: Array | None = None) -> Array:
+        """Sum the loss of residuals `R` over the rows; shape (P,)."""
+        if self.loss == "squared":
+            return np.asarray(0.5 * self.tau * np.einsum("npm,npm->p", R, R))
+        r = self.residual_norms(R)
+        tau, delta = self._over_norms(self.tau, omega), self._over_norms(self.delta, omega)
+        # h(r) = q^2 / (2 delta) + (r - q) with q = min(r, delta); delta = 0 leaves r alone.
+        q = np.minimum(r, delta)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            square = np.where(delta > 0, q * (0.5 * (q / delta)), 0.0)
+        value = tau * (square + (r - q))
+        return np.asarray(value.sum(axis=tuple(i for i in range(value.ndim) if i != 1), dtype=float))
+
+    def loss_prox(self, V: Array, rho: Array, omega: Array | None = None) -> Array:
+        """Map residuals `V` by the proximal map of the loss divided by `rho` (P,)."""
+        if self.loss == "squared":
+            return shrink_squared(V, self.tau / rho)
+        return shrink(
+            V,
+            self._over_norms(self.tau / rho, omega),
+            grouped=self._by_row,
+            knee=self._over_norms(self.delta, omega),
+        )
+
+    def residual_norms(self, R: Array) -> Array:
+        """Return what the robust losses measure: row norms of `R`, or |R| cell by cell."""
+        return norms(R, grouped=self._by_row)
+
+    # -- the penalty, on weights X of shape (nodes, P, targets) ---------------------------------
+
+    def penalty_values(self, X: Array) -> Array:
+        """Return l1 * (l2,1 or l1 norm) + l2/2 * squared norm of every problem; shape (P,)."""
+        sizes = norms(X, grouped=self.grouped)
+        sparse = sizes.sum(axis=0) if self.grouped else sizes.sum(axis=(0, 2))
+        return np.asarray(self.l1 * sparse + 0.5 * self.l2 * np.einsum("lpm,lpm->p", X, X))
+
+    def penalty_prox(self, X: Array, rho: Array) -> Array:
+        """Map weights `X` by the proximal map of the sparse penalty divided by `rho` (P,)."""
+        threshold = self.l1 / rho
+        if not threshold.any():
+            return X
+        # A threshold of zero must not divide by a norm of zero.
+        threshold = np.maximum(threshold, np.finfo(float).tiny)
+        return shrink(
+            X, threshold if self.grouped else threshold[:, None], grouped=self.grouped
+        )
+
+    # -- the certificate ------------------------------------------------------------------------
+
+    def dual_values(self, HtY: Array, YT: Array, YY: Array) -> Array:
+        r"""Bound the optimum from below with multipliers Y of the residuals; shape (P,).
+
+        For Y within the loss's dual ball (:math:`\|y_i\| \le \tau`; every multiplier of the solver
+        is) and any :math:`0 \le c \le 1`, with :math:`w_j` the rows (or cells) of H'Y,
+
+        .. math:: D(c) = -c\langle Y, T\rangle - \frac{c^2 q}{2}\|Y\|_F^2
+                  - \sum_j \frac{\max(c\|w_j\| - l_1, 0)^2}{2 l_2}
+
+        is a lower bound (:math:`l_2 = 0`: while every :math:`c\|w_j\| \le l_1`), where q is the
+        curvature of the loss's conjugate: :math:`\delta/\tau`, or :math:`1/\tau` when squared. The
+        best c is found exactly.
+
+        Parameters
+        ----------
+        HtY : array (nodes, P, targets)
+            H'Y.
+        YT, YY : array (P,)
+            Inner products <Y, T> and <Y, Y>.
+        """
+        q = 1.0 / self.tau if self.loss == "squared" else self.delta / self.tau
+        w = norms(HtY, grouped=self.grouped)
+        return np.array(
+            [
+                _best_bound(YT[p], q[p] * YY[p], w[:, p].ravel(), self.l1[p], self.l2[p])
+                for p in range(self.n_problems)
+            ]
+        )
+
+
+def _best_bound(a: float, b: float, w: Array, l1: float, l2: float) -> float:
+    """Maximise -a c - b c^2 / 2 - sum_j max(c w_j - l1, 0)^2 / (2 l2) over 0 <= c <= 1."""
+    if a >= 0:  # the derivative at c = 0 is -a
+        return 0.0
+    w = np.sort(w[w > 0])[::-1]
+    if not w.size or l2 == 0:
+        limit = min(1.0, l1 / w[0]) if w.size else 1.0
+        c = min(limit, -a / b) if b > 0 else limit
+        return -a * c - 0.5 * b * c * c
+    # The derivative falls in c, linearly between the breakpoints l1 / w_j; `active` counts those
+    # it passes while still positive.
+    sum_w, sum_ww = np.cumsum(w), np.cumsum(w * w)
+    breaks = l1 / w
+    slope = -a - b * breaks - (breaks * sum_ww - l1 * sum_w) / l2
+    active = int(np.count_nonzero(slope > 0))
+    s1, s2 = (sum_w[active - 1], sum_ww[active - 1]) if active else (0.0, 0.0)
+    bend = b + s2 / l2
+    c = min(1.0, (-a + l1 * s1 / l2) / bend) if bend > 0 else 1.0
+    over = np.maximum(c * w - l1, 0.0)
+    return float(-a * c - 0.5 * b * c * c - (over @ over) / (2 * l2))

@@ -1,0 +1,131 @@
+"""From hidden outputs and targets to output weights: choose the way, then walk it.
+
+=====================================  ====================================================
+problem                                way
+=====================================  ====================================================
+squared loss, no sparse penalty        closed form, one factorisation
+squared loss, sparse penalty           ADMM without the residual split
+robust loss                            ADMM
+N < L and no sparse penalty            first shrunk to N columns by a QR decomposition of H'
+N < L with a sparse penalty            linear systems on the N x N side (Woodbury)
+=====================================  ====================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg
+
+from gorelm import admm
+from gorelm.admm import ADAPTIVE, Record, Settings, Solution
+from gorelm.factor import CholeskyFactor, Factor, WideFactor, gram, gram_rows
+from gorelm.problem import Problem
+from gorelm.prox import Array
+from gorelm.rows import Rows
+
+__all__ = ["minimum_norm", "solve"]
+
+
+def solve(
+    H: Array,
+    T: Array,
+    problem: Problem,
+    *,
+    omega: Array | None = None,
+    observed: npt.NDArray[np.bool_] | None = None,
+    settings: Settings = ADAPTIVE,
+    callback: Callable[[Record], Any] | None = None,
+) -> Solution:
+    """Minimise `problem` over B for hidden outputs `H` (N, L) and targets `T` (N, m).
+
+    Parameters
+    ----------
+    H, T : array
+        Rows already multiplied by `omega`; unobserved cells of T hold 0.
+    problem : Problem
+        What to minimise.
+    omega : array (N,), optional
+        Square roots of the sample weights.
+    observed : boolean array (N, m), optional
+        Which cells of T are known; None: all.
+    settings, callback
+        See `gorelm.admm.solve`.
+    """
+    direct = problem.loss == "squared" and observed is None
+    if direct and not problem.is_sparse and settings.stop == "gap":
+        return _ridge(H, T, problem)
+    n_rows, n_hidden = H.shape
+    split = problem.is_sparse or settings.always_split
+    if n_rows < n_hidden and not split:
+        small, expand = _row_space(H)
+        solution = solve(
+            small,
+            T,
+            problem,
+            omega=omega,
+            observed=observed,
+            settings=settings,
+            callback=callback,
+        )
+        return replace(solution, coef=expand(solution.coef))
+    factor: Factor = WideFactor(H) if n_rows < n_hidden else CholeskyFactor(gram(H))
+    rows = Rows(H, T, omega, observed)
+    return admm.solve(rows, factor, problem, settings, callback, direct=direct)
+
+
+def minimum_norm(H: Array, T: Array) -> Array:
+    """Return the least-squares weights of smallest norm, the pseudo-inverse of H times T."""
+    B, _, _, _ = linalg.lstsq(
+        H.astype(np.float64, copy=False), T, lapack_driver="gelsd", check_finite=False
+    )
+    return np.asarray(B)
+
+
+def _ridge(H: Array, T: Array, problem: Problem) -> Solution:
+    r"""Solve :math:`(H'H + (l_2/\tau) I) B = H'T`, on the N x N side when H is wide."""
+    shifts = problem.l2 / problem.tau
+    n_rows, n_hidden = H.shape
+    if n_rows < n_hidden:
+        right = np.broadcast_to(T[:, None], (n_rows, len(shifts), T.shape[1]))
+        A = CholeskyFactor(gram_rows(H)).solve(shifts, right)
+        coef = (H.T @ A.reshape(n_rows, -1)).reshape(n_hidden, *A.shape[1:])
+    else:
+        HtT = np.asarray(H.T @ T, dtype=np.float64)
+        right = np.broadcast_to(HtT[:, None], (n_hidden, len(shifts), T.shape[1]))
+        coef = CholeskyFactor(gram(H)).solve(shifts, right)
+    count = problem.n_problems
+    return Solution(
+        np.asarray(coef, dtype=np.float64),
+        [1] * count,
+        ["converged"] * count,
+        [float("nan")] * count,
+        [0.0] * count,
+        [[] for _ in range(count)],
+    )
+
+
+def _row_space(H: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """Replace a wide H by a square one with the same products and the same norms of weights.
+
+    With H' = QR, weights outside the range of Q only cost penalty, so B = QC and HB = R'C.
+    """
+    (packed, reflectors), R = linalg.qr(
+        H.T.astype(np.float64, copy=False), mode="raw", check_finite=False
+    )
+    n_rows = len(H)
+
+    def expand(C: Array) -> Array:
+        padded = np.zeros((packed.shape[0], C[0].size), order="F")
+        padded[:n_rows] = C.reshape(n_rows, -1)
+        work = max(1, padded.shape[1]) * 64
+        B, _, failed = linalg.lapack.dormqr("L", "N", packed, reflectors, padded, work)
+        if failed:
+            raise linalg.LinAlgError("could not apply the QR factor")
+        return np.asarray(B).reshape(packed.shape[0], *C.shape[1:])
+
+    return np.ascontiguousarray(R[:n_rows].T.astype(H.dtype)), expand

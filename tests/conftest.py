@@ -1,0 +1,41 @@
+"""Shared fixtures; the real data sets are found through GORELM_DATA only."""
+
+import os
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from numpy.typing import NDArray
+
+from gorelm.datasets import load_mulan
+
+settings.register_profile("default", deadline=None, max_examples=25)
+settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "default")
+
+Data = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+@cache
+def _load_once(name: str) -> Data:
+    bunch = load_mulan(name)
+    for array in (bunch.data, bunch.target):
+        array.setflags(write=False)  # shared between tests: a test that writes fails, itself
+    return bunch.data, bunch.target
+
+
+@pytest.fixture(scope="session")
+def load_real() -> Callable[[str], Data]:
+    """Name of a Mulan set -> (X, T), read once; skips the test if the set is not there."""
+
+    def load(name: str) -> Data:
+        if not os.environ.get("GORELM_DATA"):
+            pytest.skip("GORELM_DATA is not set")
+        try:
+            return _load_once(name)
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+
+    return load

@@ -1,3 +1,19 @@
 """Outlier-robust multi-target regression with random-feature networks."""
 
+from gorelm.estimators import (
+    ELMRegressor,
+    GORELMRegressor,
+    GRELMRegressor,
+    ORELMRegressor,
+    RELMRegressor,
+)
+
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "ELMRegressor",
+    "GORELMRegressor",
+    "GRELMRegressor",
+    "ORELMRegressor",
+    "RELMRegressor",
+]

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from gorelm.factor import Factor
 from gorelm.problem import Problem
@@ -78,6 +79,7 @@ FIRST_CHECK = 5
 FIRST_ADAPTATION = 20
 
 Record = dict[str, float]
+Mask = npt.NDArray[Any]
 
 
 @dataclass
@@ -97,7 +99,7 @@ class _State:
     """The L-sized half of the iterate, for the problems still running."""
 
     problem: Problem
-    index: Array  # which of the P problems these are
+    index: Mask  # which of the P problems these are
     HtD: Array  # H'(E - U)
     rho: Array
     sigma: Array | None  # None: no weight split
@@ -112,7 +114,7 @@ class _State:
         """The weights to return: Z, whose empty rows are exactly zero, where there is a Z."""
         return self.B if self.sigma is None else self.Z
 
-    def keep(self, which: Array) -> None:
+    def keep(self, which: Mask) -> None:
         self.problem = self.problem.select(which)
         for name in ("index", "rho", "bound"):
             setattr(self, name, getattr(self, name)[which])
@@ -183,7 +185,11 @@ class _Run:
             by_residuals = settings.stop == "residuals"
             self._update_weights(state)
             moves = self._update_rows(state, measure=check or by_residuals)
-            done = self._residuals_small(state, moves) if by_residuals else np.zeros(len(state.rho), bool)
+            done = (
+                self._residuals_small(state, moves)
+                if by_residuals
+                else np.zeros(len(state.rho), bool)
+            )
             if check or done.any():
                 gap = self._certify(state, moves, iteration, solution)
                 if settings.stop == "gap":
@@ -219,9 +225,7 @@ class _Run:
             sigma = np.full(n_problems, fixed) if fixed is not None else self._sigma(problem, rho)
         bound = np.full(n_problems, -np.inf)
         index = np.arange(n_problems)
-        return _State(
-            problem, index, zeros, rho, sigma, zeros, zeros, zeros, zeros, bound
-        )
+        return _State(problem, index, zeros, rho, sigma, zeros, zeros, zeros, zeros, bound)
 
     def _sigma(self, problem: Problem, rho: Array) -> Array:
         """Make the threshold l1 / sigma half a typical weight of a ridge fit."""
@@ -247,16 +251,12 @@ class _Run:
     def _update_rows(self, s: _State, *, measure: bool) -> Moves | None:
         if self.direct:
             return None
-        s.HtD, moves = self.rows.step(
-            s.B, s.problem, s.rho, self.settings.relax, measure=measure
-        )
+        s.HtD, moves = self.rows.step(s.B, s.problem, s.rho, self.settings.relax, measure=measure)
         return moves
 
     # -- stopping --------------------------------------------------------------------------------
 
-    def _certify(
-        self, s: _State, moves: Moves | None, iteration: int, solution: Solution
-    ) -> Array:
+    def _certify(self, s: _State, moves: Moves | None, iteration: int, solution: Solution) -> Array:
         certificate = self.rows.certify(s.answer, s.problem, None if self.direct else s.rho)
         objective = certificate.loss + s.problem.penalty_values(s.answer)
         bound = s.problem.dual_values(certificate.HtY, certificate.YT, certificate.YY)
@@ -291,8 +291,8 @@ class _Run:
             dual = dual + s.sigma[:, None] * s.Z_change
         return np.sqrt(primal), np.sqrt(_squares(dual))
 
-    def _residuals_small(self, s: _State, moves: Moves | None) -> Array:
-        """The paper's stopping rule."""
+    def _residuals_small(self, s: _State, moves: Moves | None) -> Mask:
+        """Apply the paper's stopping rule."""
         primal, dual = self._residuals(s, moves)
         # The constraint's terms E; (HB, B); Z; T, each with its own norm.
         sizes: list[Array] = []
@@ -316,14 +316,15 @@ class _Run:
     def _report(self, s: _State, solution: Solution) -> bool:
         if self.callback is None:
             return False
-        return any([bool(self.callback(dict(solution.history[p][-1]))) for p in s.index])
+        answers = [self.callback(dict(solution.history[p][-1])) for p in s.index]
+        return any(answers)
 
     def _settle(
         self,
         s: _State,
         solution: Solution,
         iteration: int,
-        done: Array,
+        done: Mask,
         stopped: bool,
         last: bool,
     ) -> None:
@@ -333,9 +334,7 @@ class _Run:
             p = s.index[i]
             solution.coef[:, p] = s.answer[:, i]
             solution.n_iter[p] = iteration
-            solution.status[p] = (
-                "converged" if done[i] else "stopped" if stopped else "max_iter"
-            )
+            solution.status[p] = "converged" if done[i] else "stopped" if stopped else "max_iter"
         if leaving.any():
             s.keep(~leaving)
             if not self.direct:
@@ -368,7 +367,7 @@ class _Run:
 
 
 def _squares(A: Array) -> Array:
-    return np.einsum("lpm,lpm->p", A, A)
+    return np.asarray(np.einsum("lpm,lpm->p", A, A))
 
 
 def _balance(primal: Array, size: Array, change: Array, multiplier: Array) -> Array:

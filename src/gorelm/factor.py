@@ -122,13 +122,13 @@ class WideFactor:
     """
 
     def __init__(self, H: Array, factor: Callable[[Array], Factor] = CholeskyFactor) -> None:
-        self._H = H
+        self._H = H.astype(np.float64, copy=False)
         self._inner = factor(gram_rows(H))
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem."""
         flat = R.reshape(len(R), -1)
         small = (self._H @ flat).reshape(len(self._H), *R.shape[1:])
-        small = self._inner.solve(shifts, small).reshape(len(self._H), -1)
-        X = (flat - self._H.T @ small).reshape(R.shape)
+        solved = self._inner.solve(shifts, small).reshape(len(self._H), -1)
+        X = (flat - self._H.T @ solved).reshape(R.shape)
         return np.asarray(X / shifts[:, None])

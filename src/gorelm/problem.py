@@ -118,7 +118,9 @@ class Problem:
         with np.errstate(invalid="ignore", divide="ignore"):
             square = np.where(delta > 0, q * (0.5 * (q / delta)), 0.0)
         value = tau * (square + (r - q))
-        return np.asarray(value.sum(axis=tuple(i for i in range(value.ndim) if i != 1), dtype=float))
+        return np.asarray(
+            value.sum(axis=tuple(i for i in range(value.ndim) if i != 1), dtype=float)
+        )
 
     def loss_prox(self, V: Array, rho: Array, omega: Array | None = None) -> Array:
         """Map residuals `V` by the proximal map of the loss divided by `rho` (P,)."""
@@ -150,9 +152,7 @@ class Problem:
             return X
         # A threshold of zero must not divide by a norm of zero.
         threshold = np.maximum(threshold, np.finfo(float).tiny)
-        return shrink(
-            X, threshold if self.grouped else threshold[:, None], grouped=self.grouped
-        )
+        return shrink(X, threshold if self.grouped else threshold[:, None], grouped=self.grouped)
 
     # -- the certificate ------------------------------------------------------------------------
 

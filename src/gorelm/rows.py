@@ -39,8 +39,8 @@ class Moves:
     @classmethod
     def zero(cls, shape: tuple[int, ...]) -> Moves:
         """Start a sum for weights of `shape` (L, P, m)."""
-        sums = (np.zeros(shape[1]) for _ in range(6))
-        return cls(*sums, np.zeros(shape), np.zeros(shape))
+        sums = np.zeros((6, shape[1]))
+        return cls(*sums, HtU=np.zeros(shape), Ht_error_change=np.zeros(shape))
 
     def add(self, h: Array, residual: Array, t: Array, e: Array, e_old: Array, u: Array) -> None:
         """Add a block of rows."""
@@ -210,7 +210,7 @@ class Rows:
 
 
 def _squares(A: Array) -> Array:
-    return np.einsum("npm,npm->p", A, A, dtype=float)
+    return np.asarray(np.einsum("npm,npm->p", A, A, dtype=float))
 
 
 def _product(h: Array, D: Array) -> Array:

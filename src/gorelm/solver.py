@@ -91,11 +91,11 @@ def _ridge(H: Array, T: Array, problem: Problem) -> Solution:
     shifts = problem.l2 / problem.tau
     n_rows, n_hidden = H.shape
     if n_rows < n_hidden:
-        right = np.broadcast_to(T[:, None], (n_rows, len(shifts), T.shape[1]))
+        right: Array = np.broadcast_to(T[:, None], (n_rows, len(shifts), T.shape[1]))
         A = CholeskyFactor(gram_rows(H)).solve(shifts, right)
-        coef = (H.T @ A.reshape(n_rows, -1)).reshape(n_hidden, *A.shape[1:])
+        coef: Array = (H.T @ A.reshape(n_rows, -1)).reshape(n_hidden, *A.shape[1:])
     else:
-        HtT = np.asarray(H.T @ T, dtype=np.float64)
+        HtT = np.asarray(H.T @ T.astype(H.dtype, copy=False), dtype=np.float64)
         right = np.broadcast_to(HtT[:, None], (n_hidden, len(shifts), T.shape[1]))
         coef = CholeskyFactor(gram(H)).solve(shifts, right)
     count = problem.n_problems

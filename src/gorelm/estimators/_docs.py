@@ -1,0 +1,93 @@
+"""Parameters and attributes that several estimators share, described once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import indent
+from typing import TypeVar
+
+__all__ = ["document"]
+
+T = TypeVar("T", bound=type)
+
+HIDDEN = """\
+n_hidden : int, default=1000
+    Number of hidden nodes L (0 only with `direct_link`).
+activation : str, default="sigmoid"
+    Hidden function: "sigmoid", "tanh", "relu", "leaky_relu", "softplus", "sine", "cosine" (random
+    Fourier features), "hardlim", or radial nodes centred on training rows, "gaussian" and
+    "multiquadric".
+weights : {"uniform", "normal"}, default="uniform"
+    Distribution of the hidden weights and biases: uniform on [-1, 1] as in the paper, or standard
+    normal.
+weight_scale : float, default=1.0
+    Factor on the hidden weights and biases; larger means more strongly curved nodes.
+direct_link : bool, default=False
+    Give the (scaled) inputs to the output layer too.
+input_scaling : {"minmax", "standard", None}, default="minmax"
+    Scaling of X before the hidden layer: onto [-1, 1], to mean 0 and deviation 1, or none.
+target_scaling : {"robust", "minmax", None}, default="robust"
+    Scaling of y inside the fit: by median and interquartile range (or, where that range is 0, by
+    the spread of more of the values), onto [-1, 1], or none. Predictions are in the units of y.
+missing_targets : {"error", "ignore"}, default="error"
+    What NaN in y means: a mistake, or a cell to leave out of the loss."""
+
+SOLVER = """\
+solver : {"adaptive", "paper"}, default="adaptive"
+    "adaptive" stops at a proven distance from the optimum. "paper" repeats the published
+    iteration (penalty 1, no relaxation, its stopping rule), for reproduction.
+tol : float, default=1e-3
+    Relative duality gap at which the adaptive solver stops: the objective is then at most that
+    share above the optimum.
+max_iter : int, default=None
+    Most iterations; None: the solver's own limit.
+callback : callable, default=None
+    Called with a dict (iteration, objective, dual_gap, primal_residual, dual_residual, rho, sigma)
+    at each checked iteration; a true return value ends the fit there."""
+
+SEED = """\
+random_state : int, RandomState instance or None, default=None
+    Seed of the hidden layer; pass an int for reproducible results."""
+
+FITTED = """\
+hidden_ : HiddenLayer
+    The drawn layer; ``hidden_.transform`` maps scaled inputs to hidden outputs.
+coef_ : ndarray of shape (n_outputs, n_targets)
+    Output weights, in units of the scaled targets.
+intercept_ : ndarray of shape (n_targets,)
+    Intercepts, in the same units (0 unless the method has one).
+n_iter_ : int
+    Iterations done (1 for closed forms).
+converged_ : bool
+    Whether the fit stopped by its own rule.
+dual_gap_ : float
+    Proven relative distance of the objective from its optimum (0 for closed forms).
+history_ : list of dict
+    One record for each checked iteration, with the keys a callback sees.
+n_active_ : int
+    Hidden outputs with a nonzero weight; `prune` removes the others.
+outlier_scores_ : ndarray of shape (n_samples,)
+    Norm of each training row's residual, in units of the scaled targets.
+outlier_threshold_ : float
+    Tukey's fence for the scores, see :func:`gorelm.diagnostics.outlier_threshold`.
+outlier_mask_ : ndarray of bool, shape (n_samples,)
+    Training rows whose score is above the fence.
+n_features_in_ : int
+    Number of inputs.
+feature_names_in_ : ndarray of str
+    Names of the inputs, when X was a frame with string column names."""
+
+_PARTS = {"hidden": HIDDEN, "solver": SOLVER, "seed": SEED, "fitted": FITTED}
+
+
+def document(**more: str) -> Callable[[T], T]:
+    """Fill ``{hidden}``, ``{solver}``, ``{seed}`` and ``{fitted}`` in a class's docstring."""
+
+    def fill(cls: T) -> T:
+        doc = cls.__doc__ or ""  # absent under python -OO
+        for name, text in {**_PARTS, **more}.items():
+            doc = doc.replace("    {" + name + "}", indent(text, "    "))
+        cls.__doc__ = doc
+        return cls
+
+    return fill

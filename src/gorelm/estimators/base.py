@@ -1,0 +1,360 @@
+"""What every estimator shares: validate, scale, draw the hidden layer, solve, judge the rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from gorelm.admm import ADAPTIVE, PAPER, Record, Settings
+from gorelm.diagnostics import outlier_threshold
+from gorelm.hidden import ACTIVATIONS, HiddenLayer
+from gorelm.problem import Problem
+from gorelm.prox import Array
+from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
+from gorelm.solver import solve
+
+__all__ = ["BaseELM", "IterativeELM", "Mask", "Weights", "by_pattern", "parameters"]
+
+# Turns the annotated names of an estimator's class body into its constructor. scikit-learn reads
+# parameters off the constructor's signature, and so each is written once, where it belongs.
+parameters = dataclass(kw_only=True, eq=False, repr=False)
+
+Mask = npt.NDArray[np.bool_]
+
+_PREDICT_ROWS = 4096
+
+
+@dataclass
+class Weights:
+    """Output weights as a method found them, with how it went."""
+
+    coef: Array
+    intercept: Array | float = 0.0
+    n_iter: int = 1
+    status: str = "converged"
+    dual_gap: float = 0.0
+    history: list[Record] = field(default_factory=list)
+
+
+@parameters
+class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Random hidden layer plus output weights; methods differ in `_solve`."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_hidden": [Interval(Integral, 0, None, closed="left")],
+        "activation": [StrOptions(set(ACTIVATIONS))],
+        "weights": [StrOptions({"uniform", "normal"})],
+        "weight_scale": [Interval(Real, 0, None, closed="neither")],
+        "direct_link": ["boolean"],
+        "input_scaling": [StrOptions(set(INPUT_SCALINGS)), None],
+        "target_scaling": [StrOptions(set(TARGET_SCALINGS)), None],
+        "missing_targets": [StrOptions({"error", "ignore"})],
+        "random_state": ["random_state"],
+    }
+    # Whether `_solve` may use up the memory of H.
+    _overwrites_hidden: ClassVar[bool] = False
+
+    n_hidden: int = 1000
+    activation: str = "sigmoid"
+    weights: str = "uniform"
+    weight_scale: float = 1.0
+    direct_link: bool = False
+    input_scaling: str | None = "minmax"
+    target_scaling: str | None = "robust"
+    missing_targets: str = "error"
+    random_state: Any = None
+
+    # -- for each method to define ---------------------------------------------------------------
+
+    def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
+        """Find the output weights, for rows already multiplied by `omega`.
+
+        `omega` holds the square roots of the sample weights (None: all 1), `observed` tells the
+        known cells of T (None: all). H must be left as it is, or `_overwrites_hidden` be set.
+        """
+        raise NotImplementedError
+
+    # -- fitting ---------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the output weights.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+            Inputs; float32 inputs are worked on in float32.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets. NaN marks an unknown cell when ``missing_targets="ignore"``.
+        sample_weight : array of shape (n_samples,), optional
+            Weight of every row; a weight of 2 equals the row twice, a weight of 0 its absence.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator. A fit that fails or is interrupted leaves it as it was.
+        """
+        with _all_or_nothing(self):
+            self._validate_params()
+            self._fit(X, y, sample_weight)
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        X, T, w = self._validate(X, y, sample_weight)
+        known = ~np.isnan(T)
+        used = (w > 0) & known.any(axis=1)
+        if not used.any():
+            raise ValueError("no row has both a positive sample weight and a known target")
+        all_used = bool(used.all())
+        rows = slice(None) if all_used else used
+        X_used, T_used, w_used, known = X[rows], T[rows], w[rows], known[rows]
+        if not known.any(axis=0).all():
+            empty = np.flatnonzero(~known.any(axis=0)).tolist()
+            raise ValueError(f"no value of target column(s) {empty} is known (of positive weight)")
+
+        self._input_scaling = Scaling.fit(self.input_scaling, X_used, w_used)
+        self._target_scaling = Scaling.fit(self.target_scaling, T_used, w_used)
+        X_scaled, offset = self._input_scaling.apply(X_used)
+        T_scaled, _ = self._target_scaling.apply(T_used)
+        _refuse_huge(X_scaled, "X", "input_scaling")
+        _refuse_huge(T_scaled, "y", "target_scaling")
+
+        self.hidden_ = HiddenLayer.draw(
+            self.n_hidden,
+            X.shape[1],
+            activation=self.activation,
+            weights=self.weights,
+            weight_scale=self.weight_scale,
+            direct_link=self.direct_link,
+            random_state=self.random_state,
+            X=X_scaled,
+            sample_weight=w_used,
+            offset=offset,
+        )
+        H = self._hidden_outputs(X_scaled, offset)
+        del X_scaled
+        observed = None if known.all() else known
+        T_scaled[~known] = 0.0
+        omega = None if (w_used == 1.0).all() else np.sqrt(w_used)
+        if omega is not None:
+            H *= omega[:, None].astype(H.dtype)
+            T_scaled *= omega[:, None]
+        found = self._solve(H, T_scaled, omega, observed)
+        if not np.isfinite(found.coef).all():
+            raise ValueError(
+                "the output weights are not finite: the problem is too badly scaled; use "
+                "input_scaling and target_scaling, or more regularisation"
+            )
+        self.coef_ = found.coef
+        self.intercept_ = np.broadcast_to(found.intercept, found.coef.shape[1:]).astype(float)
+        self.n_iter_, self.dual_gap_ = found.n_iter, found.dual_gap
+        self.converged_, self.history_ = found.status == "converged", found.history
+        self.n_active_ = int(np.count_nonzero(found.coef.any(axis=1)))
+
+        if all_used and not self._overwrites_hidden:
+            residuals = H @ found.coef.astype(H.dtype) - T_scaled
+            if omega is not None:
+                residuals /= omega[:, None]
+            residuals += self.intercept_
+            if observed is not None:
+                residuals *= observed
+        else:
+            residuals = self._residuals(X, T)
+        self.outlier_scores_ = np.sqrt(np.einsum("nm,nm->n", residuals, residuals, dtype=float))
+        self.outlier_threshold_ = outlier_threshold(self.outlier_scores_[rows], w_used)
+        self.outlier_mask_ = self.outlier_scores_ > self.outlier_threshold_
+
+    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Array, Array]:
+        X = validate_data(self, X, accept_sparse=("csr",), dtype=[np.float64, np.float32])
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
+                "is None."
+            )
+        finite: Any = "allow-nan" if self.missing_targets == "ignore" else True
+        T = check_array(
+            y, ensure_2d=False, dtype=np.float64, ensure_all_finite=finite, input_name="y"
+        )
+        if T.ndim > 2 or T.ndim == 0:
+            raise ValueError(f"y must have one or two dimensions, got {T.ndim}")
+        check_consistent_length(X, T)
+        self._one_target = T.ndim == 1
+        T = T.reshape(len(T), -1)
+        w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return X, T, w
+
+    def _hidden_outputs(self, X_scaled: Any, offset: Array | None) -> Array:
+        return self.hidden_.transform(X_scaled, offset=offset)
+
+    def _residuals(self, X: Any, T: Array) -> Array:
+        """Residuals in units of the scaled targets; 0 where a target is unknown."""
+        T_scaled, _ = self._target_scaling.apply(T)
+        residuals = self._outputs(X) - T_scaled
+        residuals[np.isnan(T)] = 0.0
+        return np.asarray(residuals)
+
+    # -- using a fitted model --------------------------------------------------------------------
+
+    def predict(self, X: Any) -> Array:
+        """Predict the targets of new rows.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Predictions, in the shape that y had.
+        """
+        check_is_fitted(self)
+        X = validate_data(
+            self, X, accept_sparse=("csr",), dtype=[np.float64, np.float32], reset=False
+        )
+        y = self._target_scaling.undo(self._outputs(X))
+        return np.asarray(y[:, 0] if self._one_target else y)
+
+    def _outputs(self, X: Any) -> Array:
+        """Return outputs in units of the scaled targets, a block of rows at a time."""
+        out = np.empty((X.shape[0], self.coef_.shape[1]))
+        for start in range(0, X.shape[0], _PREDICT_ROWS):
+            rows = slice(start, start + _PREDICT_ROWS)
+            scaled, offset = self._input_scaling.apply(X[rows])
+            out[rows] = self.hidden_.transform(scaled, offset=offset) @ self.coef_
+        return out + self.intercept_
+
+    def prune(self) -> Self:
+        """Remove the hidden nodes whose output weights are all exactly zero.
+
+        Predictions stay the same (to rounding); prediction gets cheaper in proportion.
+
+        Returns
+        -------
+        self : object
+            The same estimator, its `hidden_` and `coef_` reduced to `n_active_` outputs.
+        """
+        check_is_fitted(self)
+        active = self.coef_.any(axis=1)
+        self.hidden_ = self.hidden_.keep(active)
+        self.coef_ = self.coef_[active]
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+@parameters
+class IterativeELM(BaseELM):
+    """A `BaseELM` whose weights come out of the ADMM loop."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseELM._parameter_constraints,
+        "solver": [StrOptions({"adaptive", "paper"})],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), None],
+        "callback": [callable, None],
+    }
+    _paper: ClassVar[Settings] = PAPER
+
+    solver: str = "adaptive"
+    tol: float = 1e-3
+    max_iter: int | None = None
+    callback: Callable[[Record], Any] | None = None
+
+    def _problem(self) -> Problem:
+        """Return the method: the problem its parameters describe."""
+        raise NotImplementedError
+
+    def _settings(self) -> Settings:
+        base = self._paper if self.solver == "paper" else ADAPTIVE
+        return replace(base, tol=self.tol, max_iter=self.max_iter or base.max_iter)
+
+    def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
+        settings = self._settings()
+        found = solve(
+            H,
+            T,
+            self._problem(),
+            omega=omega,
+            observed=observed,
+            settings=settings,
+            callback=self.callback,
+        )
+        gap, status = found.dual_gap[0], found.status[0]
+        if settings.stop == "never":  # a fixed number of steps is what was asked for
+            status = "converged" if gap <= self.tol else "steps done"
+        if status == "max_iter":
+            self._warn(found.n_iter[0], gap)
+        return Weights(found.coef[:, 0], 0.0, found.n_iter[0], status, gap, found.history[0])
+
+    def _warn(self, n_iter: int, gap: float) -> None:
+        warnings.warn(
+            f"{type(self).__name__} stopped after {n_iter} iterations: its objective is proven to "
+            f"be within {gap:.1e} of the optimum (relative), tol={self.tol:g} was asked for. Raise "
+            "max_iter or tol; more regularisation or a smaller l1_ratio converges faster.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
+
+
+def by_pattern(
+    solve_complete: Callable[[Array, Array, Array | None], Weights],
+    H: Array,
+    T: Array,
+    omega: Array | None,
+    observed: Mask | None,
+) -> Weights:
+    """Solve methods that treat targets separately: targets known in the same rows together."""
+    if observed is None:
+        return solve_complete(H, T, omega)
+    coef, intercept = np.empty((H.shape[1], T.shape[1])), np.empty(T.shape[1])
+    parts = []
+    patterns, which = np.unique(observed, axis=1, return_inverse=True)
+    for k, rows in enumerate(patterns.T):
+        columns = np.flatnonzero(which.ravel() == k)
+        part = solve_complete(H[rows], T[np.ix_(rows, columns)], _take(omega, rows))
+        coef[:, columns], intercept[columns] = part.coef, part.intercept
+        parts.append(part)
+    slowest = max(parts, key=lambda part: (part.status != "converged", part.dual_gap))
+    return replace(slowest, coef=coef, intercept=intercept)
+
+
+def _take(values: Array | None, rows: Mask) -> Array | None:
+    return None if values is None else values[rows]
+
+
+@contextmanager
+def _all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
+    """Give the estimator its attributes back if anything, Ctrl-C included, ends the block."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
+def _refuse_huge(A: Any, name: str, parameter: str) -> None:
+    """Refuse values whose sums of squares come too near the end of the floating-point range."""
+    values = A.data if hasattr(A, "tocsr") else A
+    limit = float(np.finfo(A.dtype).max) ** (1 / 3)
+    if values.size and float(np.nanmax(np.abs(values))) > limit:
+        raise ValueError(
+            f"{name} has values above {limit:.0e} ({A.dtype}), whose squares overflow; set "
+            f"{parameter} or rescale {name}"
+        )

@@ -74,9 +74,13 @@ class Settings:
 ADAPTIVE = Settings()
 PAPER = Settings(rho=1.0, relax=1.0, always_split=True, stop="residuals", max_iter=1000)
 
-CHECK_EVERY = 10
-FIRST_CHECK = 5
-FIRST_ADAPTATION = 20
+# Starting penalties in natural units, and when and how far they are adapted: chosen for fewest
+# iterations to a gap of 1e-3 over contaminated and clean real data.
+RHO_START = 2.0
+SIGMA_START = 4.0
+FIRST_ADAPTATION = 40
+WORTHWHILE = 2.0
+LARGEST_CHANGE = 4.0
 
 Record = dict[str, float]
 Mask = npt.NDArray[Any]
@@ -181,10 +185,10 @@ class _Run:
         next_adaptation = FIRST_ADAPTATION
         for iteration in range(1, settings.max_iter + 1):
             last = iteration == settings.max_iter
-            check = last or iteration == FIRST_CHECK or iteration % CHECK_EVERY == 0
+            check = last or _is_check(iteration)
             by_residuals = settings.stop == "residuals"
             self._update_weights(state)
-            moves = self._update_rows(state, measure=check or by_residuals)
+            moves = self._update_rows(state, changes=by_residuals, certify=check)
             done = (
                 self._residuals_small(state, moves)
                 if by_residuals
@@ -218,8 +222,8 @@ class _Run:
         elif fixed is not None:
             rho = np.full(n_problems, fixed)
         else:
-            # The threshold tau / rho then is half a typical residual of the empty model.
-            rho = 2.0 * problem.tau / self.rows.typical_residual(problem)
+            # The threshold tau / rho is then of the size of the empty model's residuals.
+            rho = RHO_START * problem.tau / self.rows.typical_residual(problem)
         sigma = None
         if problem.is_sparse or (self.settings.always_split):
             sigma = np.full(n_problems, fixed) if fixed is not None else self._sigma(problem, rho)
@@ -228,13 +232,13 @@ class _Run:
         return _State(problem, index, zeros, rho, sigma, zeros, zeros, zeros, zeros, bound)
 
     def _sigma(self, problem: Problem, rho: Array) -> Array:
-        """Make the threshold l1 / sigma half a typical weight of a ridge fit."""
+        """Make the threshold l1 / sigma a quarter of a ridge fit's typical weight."""
         right = np.broadcast_to(self.HtT, (len(self.HtT), len(rho), self.HtT.shape[2]))
         ridge = self.factor.solve((problem.l1 + problem.l2) / rho, right)
         cells = len(ridge) * (1 if problem.grouped else ridge.shape[2])
         typical = np.sqrt(np.einsum("lpm,lpm->p", ridge, ridge) / cells)
         usable = (typical > 0) & (problem.l1 > 0)
-        return np.where(usable, 2.0 * problem.l1 / np.where(usable, typical, 1.0), rho)
+        return np.where(usable, SIGMA_START * problem.l1 / np.where(usable, typical, 1.0), rho)
 
     def _update_weights(self, s: _State) -> None:
         right = self.HtT + s.HtD
@@ -248,22 +252,34 @@ class _Run:
         Z = s.problem.penalty_prox(target, s.sigma)
         s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
 
-    def _update_rows(self, s: _State, *, measure: bool) -> Moves | None:
+    def _update_rows(self, s: _State, *, changes: bool, certify: bool) -> Moves | None:
         if self.direct:
             return None
-        s.HtD, moves = self.rows.step(s.B, s.problem, s.rho, self.settings.relax, measure=measure)
+        s.HtD, moves = self.rows.step(
+            s.B,
+            s.problem,
+            s.rho,
+            self.settings.relax,
+            loss_at=s.answer if certify else None,
+            changes=changes,
+        )
         return moves
 
     # -- stopping --------------------------------------------------------------------------------
 
     def _certify(self, s: _State, moves: Moves | None, iteration: int, solution: Solution) -> Array:
-        certificate = self.rows.certify(s.answer, s.problem, None if self.direct else s.rho)
-        objective = certificate.loss + s.problem.penalty_values(s.answer)
-        bound = s.problem.dual_values(certificate.HtY, certificate.YT, certificate.YY)
+        if moves is None:  # squared loss: the residual itself is the dual point
+            (HtY, YT, YY), scale = self.rows.residual_sums(s.answer), s.problem.tau
+            loss = 0.5 * scale * YY
+        else:
+            HtY, YT, YY, scale = moves.HtU, moves.UT, moves.UU, s.rho
+            loss = self.rows.loss(s.answer, s.problem) if moves.loss is None else moves.loss
+        objective = loss + s.problem.penalty_values(s.answer)
+        bound = s.problem.dual_values(scale[:, None] * HtY, scale * YT, scale**2 * YY)
         s.bound = np.maximum(s.bound, bound)
         size = np.maximum(np.abs(objective), np.finfo(float).tiny)
         gap = np.maximum(objective - s.bound, 0.0) / size
-        primal, dual = self._residuals(s, moves)
+        primal, dual = _residuals(s, moves)
         for i, p in enumerate(s.index):
             solution.objective[p], solution.dual_gap[p] = float(objective[i]), float(gap[i])
             solution.history[p].append(
@@ -279,38 +295,30 @@ class _Run:
             )
         return np.asarray(gap)
 
-    def _residuals(self, s: _State, moves: Moves | None) -> tuple[Array, Array]:
-        """Norms of the primal and dual residuals (the paper's R and S), shape (P,)."""
-        primal = np.zeros(len(s.rho))
-        dual = np.zeros((1, len(s.rho), 1))
-        if moves is not None:
-            primal = primal + moves.primal
-            dual = dual + s.rho[:, None] * moves.Ht_error_change
+    def _residuals_small(self, s: _State, moves: Moves | None) -> Mask:
+        """Apply the paper's stopping rule."""
+        # The constraint's terms E; (HB, B); Z; T, each with its own norm.
+        primal = weights = np.zeros(len(s.rho))
+        dual = multipliers = np.zeros((1, len(s.rho), 1))
+        sizes: list[Array] = []
         if s.sigma is not None:
             primal = primal + _squares(s.B - s.Z)
             dual = dual + s.sigma[:, None] * s.Z_change
-        return np.sqrt(primal), np.sqrt(_squares(dual))
-
-    def _residuals_small(self, s: _State, moves: Moves | None) -> Mask:
-        """Apply the paper's stopping rule."""
-        primal, dual = self._residuals(s, moves)
-        # The constraint's terms E; (HB, B); Z; T, each with its own norm.
-        sizes: list[Array] = []
-        weights = np.zeros_like(primal)
-        multipliers = np.zeros((1, len(primal), 1))
-        if s.sigma is not None:
-            sizes.append(_squares(s.Z))
             weights = weights + _squares(s.B)
             multipliers = multipliers + s.sigma[:, None] * s.V
+            sizes.append(_squares(s.Z))
         if moves is not None:
-            sizes += [moves.error, np.full_like(primal, self.rows.TT())]
+            primal = primal + moves.primal
+            if moves.Ht_error_change is not None:
+                dual = dual + s.rho[:, None] * moves.Ht_error_change
             weights = weights + moves.hidden
             multipliers = multipliers + s.rho[:, None] * moves.HtU
+            sizes += [moves.error, np.full_like(primal, self.rows.TT())]
         largest = np.sqrt(np.max([*sizes, weights], axis=0))
         absolute = np.sqrt(s.B.shape[0] * s.B.shape[2]) * self.settings.eps_abs
         relative = self.settings.eps_rel
-        small_primal = primal < absolute + relative * largest
-        small_dual = dual < absolute + relative * np.sqrt(_squares(multipliers))
+        small_primal = np.sqrt(primal) < absolute + relative * largest
+        small_dual = np.sqrt(_squares(dual)) < absolute + relative * np.sqrt(_squares(multipliers))
         return np.asarray(small_primal & small_dual)
 
     def _report(self, s: _State, solution: Solution) -> bool:
@@ -349,7 +357,7 @@ class _Run:
                 moves.primal,
                 np.maximum(moves.error, moves.residual),
                 moves.error_change,
-                moves.multiplier,
+                moves.UU,
             )
             HtE = s.HtD + moves.HtU
             s.HtD = HtE - moves.HtU / factor[:, None]
@@ -366,6 +374,23 @@ class _Run:
             s.V = s.V / factor[:, None]
 
 
+def _is_check(iteration: int) -> bool:
+    """Every fifth iteration is checked while most fits end, later every tenth."""
+    return iteration % (5 if iteration <= 40 else 10) == 0
+
+
+def _residuals(s: _State, moves: Moves | None) -> tuple[Array, Array]:
+    """Norms of (HB - T - E, B - Z) and of (rho (E - E_old), sigma (Z - Z_old)), shape (P,)."""
+    primal: Array = np.zeros(len(s.rho))
+    dual: Array = np.zeros(len(s.rho))
+    if moves is not None:
+        primal, dual = moves.primal, s.rho**2 * moves.error_change
+    if s.sigma is not None:
+        primal = primal + _squares(s.B - s.Z)
+        dual = dual + s.sigma**2 * _squares(s.Z_change)
+    return np.sqrt(primal), np.sqrt(dual)
+
+
 def _squares(A: Array) -> Array:
     return np.asarray(np.einsum("lpm,lpm->p", A, A))
 
@@ -373,10 +398,10 @@ def _squares(A: Array) -> Array:
 def _balance(primal: Array, size: Array, change: Array, multiplier: Array) -> Array:
     """Factor for a penalty: (relative primal residual / relative dual residual)^(1/2).
 
-    Arguments are squared norms. Factors within [1/2, 2] are not worth a new factorisation, single
-    changes are held to [1/4, 4], and a split that has come to rest says nothing.
+    Arguments are squared norms. Small factors are not worth a new factorisation, large ones are
+    held back, and a split that has come to rest says nothing.
     """
     moving = (primal > 0) & (change > 1e-18 * multiplier) & (size > 0)
     ratio = np.where(moving, primal * multiplier, 1.0) / np.where(moving, size * change, 1.0)
-    factor = np.clip(ratio**0.25, 0.25, 4.0)
-    return np.where((factor > 2.0) | (factor < 0.5), factor, 1.0)
+    factor = np.clip(ratio**0.25, 1 / LARGEST_CHANGE, LARGEST_CHANGE)
+    return np.where((factor > WORTHWHILE) | (factor < 1 / WORTHWHILE), factor, 1.0)

@@ -16,52 +16,28 @@ import numpy.typing as npt
 from gorelm.problem import Problem
 from gorelm.prox import Array
 
-__all__ = ["Certificate", "Moves", "Rows"]
+__all__ = ["Moves", "Rows"]
 
-# A block of H this large stays in cache between its two products, and small products avoid the
-# packing that dominates tall, narrow ones (measured by benchmarks/solver.py).
-_BLOCK_CELLS = 64_000
+# Multiplications per block and product. A small block stays in cache between its two products,
+# and BLAS does not repack it: twice as fast as all rows at once (6000 x 1000 x 8). Passes with many
+# sums per block want larger ones.
+_BLOCK_WORK = 500_000
 
 
 @dataclass
 class Moves:
-    """How far one step moved, summed over the rows; arrays of shape (P,) unless said."""
+    """What one step did, summed over the rows; arrays of shape (P,) unless said."""
 
     primal: Array  # ||HB - T - E||^2
     residual: Array  # ||HB - T||^2
     hidden: Array  # ||HB||^2
     error: Array  # ||E||^2
     error_change: Array  # ||E - E_old||^2
-    multiplier: Array  # ||U||^2
+    UU: Array  # ||U||^2
+    UT: Array  # <U, T>
     HtU: Array  # H'U, (L, P, m)
-    Ht_error_change: Array  # H'(E - E_old), (L, P, m)
-
-    @classmethod
-    def zero(cls, shape: tuple[int, ...]) -> Moves:
-        """Start a sum for weights of `shape` (L, P, m)."""
-        sums = np.zeros((6, shape[1]))
-        return cls(*sums, HtU=np.zeros(shape), Ht_error_change=np.zeros(shape))
-
-    def add(self, h: Array, residual: Array, t: Array, e: Array, e_old: Array, u: Array) -> None:
-        """Add a block of rows."""
-        self.primal += _squares(residual - e)
-        self.residual += _squares(residual)
-        self.hidden += _squares(residual + t)
-        self.error += _squares(e)
-        self.error_change += _squares(e - e_old)
-        self.multiplier += _squares(u)
-        self.HtU += _product(h, u)
-        self.Ht_error_change += _product(h, e - e_old)
-
-
-@dataclass
-class Certificate:
-    """What the duality gap needs from the rows; arrays of shape (P,) unless said."""
-
-    loss: Array  # loss of HX - T
-    HtY: Array  # H'Y, (L, P, m), for the multipliers Y
-    YT: Array  # <Y, T>
-    YY: Array  # <Y, Y>
+    Ht_error_change: Array | None  # H'(E - E_old), (L, P, m), if asked for
+    loss: Array | None  # loss at the weights asked for
 
 
 class Rows:
@@ -132,61 +108,104 @@ class Rows:
         return float(np.exp((weights @ logs) / weights.sum()))
 
     def step(
-        self, B: Array, problem: Problem, rho: Array, relax: float, *, measure: bool = False
+        self,
+        B: Array,
+        problem: Problem,
+        rho: Array,
+        relax: float,
+        *,
+        loss_at: Array | None = None,
+        changes: bool = False,
     ) -> tuple[Array, Moves | None]:
-        """Update E and U for the weights `B` (L, P, m).
+        """Update E and U for the weights `B` (L, P, m), reading every row once.
+
+        Parameters
+        ----------
+        B : array (L, P, m)
+            Weights.
+        problem, rho, relax
+            The problem, its penalties (P,), and the over-relaxation.
+        loss_at : array (L, P, m), optional
+            Return moves, and in them the loss at these weights.
+        changes : bool, default=False
+            Return moves, and in them H' times the change of E (the paper's dual residual).
 
         Returns
         -------
         HtD : array (L, P, m)
             H'(E - U), all that the next B needs.
         moves : Moves or None
-            When `measure` is set.
         """
-        B2, shape = self._flat(B), self.E.shape[1:]
-        HtD = np.zeros(B.shape)
-        moves = Moves.zero(B.shape) if measure else None
+        measure = changes or loss_at is not None
+        count, n_targets = B.shape[1:]
+        weights = self._flat(B if loss_at is None or loss_at is B else np.hstack([B, loss_at]))
+        products = np.zeros((len(B), count * (1 + measure + changes), n_targets))
+        squares, loss = np.zeros((7, count)), np.zeros(count)
         relax_, keep_ = self.H.dtype.type(relax), self.H.dtype.type(1.0 - relax)
-        for rows in self._blocks(B2.shape[1]):
+        for rows in self._blocks(weights.shape[1], many_sums=measure):
             h, t, e_old = self.H[rows], self.T[rows][:, None], self.E[rows]
-            residual = (h @ B2).reshape(-1, *shape) - t
-            v = relax_ * residual if relax != 1.0 else residual.copy()
-            if relax != 1.0:
-                v += keep_ * e_old
+            outputs = (h @ weights).reshape(len(h), -1, n_targets)
+            residual = outputs[:, :count] - t
+            v = relax_ * residual
+            v += keep_ * e_old
             v += self.U[rows]
             e = self._prox(v, problem, rho, rows)
             u = v - e
-            HtD += _product(h, e - u)
-            if moves is not None:
-                moves.add(h, residual, t, e, e_old, u)
+            if not measure:
+                products += _product(h, e - u)
+            else:
+                change = e - e_old
+                factors = [e - u, u, change] if changes else [e - u, u]
+                products += _product(h, np.concatenate(factors, axis=1))
+                for k, part in enumerate(
+                    (residual - e, residual, outputs[:, :count], e, change, u)
+                ):
+                    squares[k] += _squares(part)
+                squares[6] += _inner(u, t[:, 0])
+            if loss_at is not None:
+                loss += self._loss(outputs[:, -count:] - t, problem, rows)
             self.E[rows], self.U[rows] = e, u
-        return HtD, moves
-
-    def certify(self, X: Array, problem: Problem, multipliers: Array | None) -> Certificate:
-        """Evaluate the loss at weights `X` (L, P, m) and what bounds the optimum from below.
-
-        The dual point is ``Y = multipliers * U``, or, for problems without E and U (squared loss),
-        tau times the residual, when `multipliers` is None.
-        """
-        X2, shape = self._flat(X), X.shape[1:]
-        total = Certificate(
-            np.zeros(shape[0]), np.zeros(X.shape), np.zeros(shape[0]), np.zeros(shape[0])
+        HtD, HtU, HtdE = (products[:, k * count : (k + 1) * count] for k in range(3))
+        if not measure:
+            return HtD, None
+        primal, residuals, hidden, error, error_change, UU, UT = squares
+        return HtD, Moves(
+            primal,
+            residuals,
+            hidden,
+            error,
+            error_change,
+            UU,
+            UT,
+            HtU,
+            HtdE if changes else None,
+            None if loss_at is None else loss,
         )
-        scale = problem.tau if multipliers is None else multipliers
-        for rows in self._blocks(X2.shape[1]):
-            h, t = self.H[rows], self.T[rows][:, None]
-            residual = (h @ X2).reshape(-1, *shape) - t
-            if self._observed is not None:
-                residual *= self._observed[rows][:, None]
-            total.loss += problem.loss_values(residual, self._rows_of(self._omega, rows))
-            y = residual if multipliers is None else self.U[rows]
-            total.HtY += _product(h, y)
-            total.YT += np.einsum("npm,nqm->p", y, t, dtype=float)
-            total.YY += _squares(y)
-        total.HtY *= scale[:, None]
-        total.YT *= scale
-        total.YY *= scale**2
+
+    def loss(self, X: Array, problem: Problem) -> Array:
+        """Evaluate the loss at weights `X` (L, P, m); shape (P,)."""
+        total, weights = np.zeros(X.shape[1]), self._flat(X)
+        for rows in self._blocks(weights.shape[1]):
+            outputs = (self.H[rows] @ weights).reshape(-1, *X.shape[1:])
+            total += self._loss(outputs - self.T[rows][:, None], problem, rows)
         return total
+
+    def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
+        """Return H'R (L, P, m), <R, T> (P,) and <R, R> (P,) of the residuals R = HX - T."""
+        HtR, RT, RR = np.zeros(X.shape), np.zeros(X.shape[1]), np.zeros(X.shape[1])
+        weights = self._flat(X)
+        for rows in self._blocks(weights.shape[1]):
+            h, t = self.H[rows], self.T[rows]
+            R = (h @ weights).reshape(-1, *X.shape[1:]) - t[:, None]
+            HtR += _product(h, R)
+            RT += _inner(R, t)
+            RR += _squares(R)
+        return HtR, RT, RR
+
+    def _loss(self, residual: Array, problem: Problem, rows: slice) -> Array:
+        if self._observed is not None:
+            residual = residual * self._observed[rows][:, None]
+        return problem.loss_values(residual, self._rows_of(self._omega, rows))
 
     def _prox(self, v: Array, problem: Problem, rho: Array, rows: slice) -> Array:
         omega = self._rows_of(self._omega, rows)
@@ -195,9 +214,9 @@ class Rows:
         known = self._observed[rows][:, None]
         return np.where(known, problem.loss_prox(v * known, rho, omega), v).astype(v.dtype)
 
-    def _blocks(self, n_columns: int) -> Iterator[slice]:
+    def _blocks(self, n_columns: int, *, many_sums: bool = False) -> Iterator[slice]:
         n_rows, n_hidden, _ = self.shape
-        size = max(32, _BLOCK_CELLS * 8 // max(1, n_hidden * n_columns))
+        size = max(32, _BLOCK_WORK // max(1, n_hidden * n_columns)) * (4 if many_sums else 1)
         for start in range(0, n_rows, size):
             yield slice(start, min(start + size, n_rows))
 
@@ -210,7 +229,11 @@ class Rows:
 
 
 def _squares(A: Array) -> Array:
-    return np.asarray(np.einsum("npm,npm->p", A, A, dtype=float))
+    return np.asarray(np.einsum("npm,npm->p", A, A), dtype=float)
+
+
+def _inner(A: Array, t: Array) -> Array:
+    return np.asarray(np.einsum("npm,nm->p", A, t), dtype=float)
 
 
 def _product(h: Array, D: Array) -> Array:

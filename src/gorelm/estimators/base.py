@@ -233,7 +233,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             rows = slice(start, start + _PREDICT_ROWS)
             scaled, offset = self._input_scaling.apply(X[rows])
             out[rows] = self.hidden_.transform(scaled, offset=offset) @ self.coef_
-        return out + self.intercept_
+        return np.asarray(out + self.intercept_)
 
     def prune(self) -> Self:
         """Remove the hidden nodes whose output weights are all exactly zero.

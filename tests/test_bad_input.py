@@ -235,6 +235,19 @@ def test_bounded_nodes_predict_finitely_anywhere(cls, scaling):
                 assert np.isfinite(model.predict(sparse.csr_array(rows))).all()
 
 
+@all_estimators
+@pytest.mark.parametrize("scaling", [*INPUT_SCALINGS, None])
+def test_predictions_are_never_nan(cls, scaling):
+    """Where a linear part is extrapolated out of the floats, a prediction may be infinite."""
+    X, T = make_data()
+    for activation in ("relu", "multiquadric", "sigmoid"):
+        model = make(cls, input_scaling=scaling, activation=activation, direct_link=True)
+        model.fit(0.1 * X, T)
+        for row in ([1e300] * 4, [1.7e308] * 4, [1.7e308, -1.7e308, 0.0, 1.0]):
+            with np.errstate(over="ignore"):
+                assert not np.isnan(model.predict([row])).any()
+
+
 # -- outliers of extreme size --------------------------------------------------------------------
 
 
@@ -345,12 +358,11 @@ def test_fewer_rows_than_targets_and_nodes(cls, options, activation):
 
 
 @all_cases
-@pytest.mark.parametrize("activation", ["sigmoid", "gaussian"])
 @pytest.mark.parametrize("scaling", [*INPUT_SCALINGS, None])
-def test_constant_columns(cls, options, activation, scaling):
+def test_constant_columns(cls, options, scaling):
     """Constants of any size (where scaled), and columns that are constant up to rounding."""
     X, T = make_data()
-    model = make(cls, input_scaling=scaling, activation=activation, **options)
+    model = make(cls, input_scaling=scaling, **options)
     for value in (0.0, 0.1) if scaling is None else (0.1, -1e9):
         constant = np.full((len(X), 1), value)
         finite(model, np.hstack([constant, constant]), T)

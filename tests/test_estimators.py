@@ -333,6 +333,15 @@ def test_float32_agrees_with_float64(cls, options, activation):
 
 
 @all_cases
+def test_float32_agrees_with_float64_in_a_wide_layer(cls, options):
+    X, T = make_data(25)
+    params = {"n_hidden": 60, "weight_scale": 5.0, "activation": "sine", **options}
+    double = make(cls, **params).fit(X, T).predict(X)
+    X = X.astype(np.float32)
+    assert_close(make(cls, **params).fit(X, T).predict(X), double, digits=2)
+
+
+@all_cases
 @pytest.mark.parametrize("activation", ["sigmoid", "gaussian"])
 @pytest.mark.parametrize("scaling", [*INPUT_SCALINGS, None])
 def test_sparse_equals_dense(cls, options, activation, scaling):
@@ -371,10 +380,8 @@ def test_every_activation_learns(cls, activation):
     model = make(cls, n_hidden=60, activation=activation).fit(X, T)
     assert arrmse(T, model.predict(X)) < 0.95
     assert model.converged_
-    S = sparse.csr_array(X)
-    assert_close(
-        make(cls, n_hidden=60, activation=activation).fit(S, T).predict(S), model.predict(X), 5
-    )
+    dense, S = model.predict(X), sparse.csr_array(X)
+    assert_close(model.fit(S, T).predict(S), dense, 5)
 
 
 @all_estimators

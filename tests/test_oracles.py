@@ -241,7 +241,7 @@ def test_orelm_reaches_the_optimum(shape, delta, weighted, missing):
 def test_every_pair_of_loss_and_sparse_penalty(shape, l1_ratio, loss, grouped):
     H, T, w, observed = draw(12, *shape, weighted=True, missing=True)
     case = Case(H, T, loss, 1.0, 2 * l1_ratio, 2 * (1 - l1_ratio), 0.0, grouped, w, observed)
-    # l1 and l1 alone is a linear programme, where the certificate is slow: 1e-8 takes 100,000 steps.
+    # l1 and l1 alone is a linear programme, whose certificate is slow: 1e-8 takes 100,000 steps.
     _, value = run(case, tol=5e-7)
     assert value == pytest.approx(by_interior_point(case)[1], rel=1e-6)
 

@@ -164,10 +164,8 @@ def test_strong_duality_at_a_known_optimum(loss, l1_ratio, grouped):
     r = np.abs(grid - t)
     values = tau * (r**2 / 2 if loss == "squared" else r) + l1 * np.abs(grid) + l2 / 2 * grid**2
     best = grid[np.argmin(values)]
-    if loss == "squared":
-        y = tau * (best - t)
-    else:  # stationarity gives the multiplier, also where the residual is zero
-        y = -(l1 * np.sign(best) + l2 * best)
+    # Stationarity gives the multiplier, also where the residual is zero.
+    y = tau * (best - t) if loss == "squared" else -(l1 * np.sign(best) + l2 * best)
     bound = Problem(loss, tau, l1, l2, grouped=grouped).dual_values(
         *dual_inputs(np.ones((1, 1)), np.array([[t]]), np.array([[y]]))
     )

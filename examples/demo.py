@@ -18,6 +18,7 @@ from sklearn.linear_model import HuberRegressor, Ridge
 from sklearn.metrics import make_scorer, precision_score, recall_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.multioutput import MultiOutputRegressor
+from threadpoolctl import threadpool_limits
 
 from gorelm import GORELMRegressor, GRELMRegressor, ORELMRegressor, RELMRegressor
 from gorelm.datasets import CONTAMINATIONS, make_multitarget
@@ -151,4 +152,5 @@ def draw(out, errors, fitted, robust, train, X_test, T_test) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(1):  # matrices this small only wait for a second BLAS thread
+        main()

@@ -81,6 +81,7 @@ SIGMA_START = 4.0
 FIRST_ADAPTATION = 40
 WORTHWHILE = 2.0
 LARGEST_CHANGE = 4.0
+OUTLIER_CAP = 10.0
 
 Record = dict[str, float]
 Mask = npt.NDArray[Any]
@@ -94,7 +95,10 @@ class Solution:
     n_iter: list[int]
     status: list[str]  # "converged", "max_iter" or "stopped" (by the callback)
     objective: list[float]
-    dual_gap: list[float]  # relative: (objective - lower bound) / objective
+    # (objective - lower bound) / objective, where no row counts for more than OUTLIER_CAP times
+    # the typical residual of the empty model in the denominator: beside one row that is off by
+    # 1e9, a thousandth of the objective would be no accuracy at all.
+    dual_gap: list[float]
     history: list[list[Record]] = field(default_factory=list)
 
 
@@ -111,6 +115,7 @@ class _State:
     Z: Array
     V: Array
     Z_change: Array
+    cap: Array  # largest residual norm that counts in the size of the objective
     bound: Array  # best lower bound on each optimum so far
 
     @property
@@ -120,7 +125,7 @@ class _State:
 
     def keep(self, which: Mask) -> None:
         self.problem = self.problem.select(which)
-        for name in ("index", "rho", "bound"):
+        for name in ("index", "rho", "cap", "bound"):
             setattr(self, name, getattr(self, name)[which])
         if self.sigma is not None:
             self.sigma = self.sigma[which]
@@ -212,29 +217,39 @@ class _Run:
 
     def _start(self, problem: Problem) -> _State:
         _, n_hidden, n_targets = self.rows.shape
-        n_problems = problem.n_problems
-        zeros = np.zeros((n_hidden, n_problems, n_targets))
-        if not self.direct:
-            self.rows.start(n_problems)
-        fixed = self.settings.rho
+        count, fixed = problem.n_problems, self.settings.rho
+        zeros = np.zeros((n_hidden, count, n_targets))
+        HtD: Array = zeros
+        typical = self.rows.typical_residual(problem)
+        cap = OUTLIER_CAP * typical
         if self.direct:
             rho = problem.tau.copy()
         elif fixed is not None:
-            rho = np.full(n_problems, fixed)
+            rho = np.full(count, fixed)
+            HtD = self.rows.start(problem)
         else:
-            # The threshold tau / rho is then of the size of the empty model's residuals.
-            rho = RHO_START * problem.tau / self.rows.typical_residual(problem)
+            rho = RHO_START * problem.tau / typical
+            HtD = self.rows.start(problem, cap)
         sigma = None
-        if problem.is_sparse or (self.settings.always_split):
-            sigma = np.full(n_problems, fixed) if fixed is not None else self._sigma(problem, rho)
-        bound = np.full(n_problems, -np.inf)
-        index = np.arange(n_problems)
-        return _State(problem, index, zeros, rho, sigma, zeros, zeros, zeros, zeros, bound)
+        if problem.is_sparse or self.settings.always_split:
+            sigma = np.full(count, fixed) if fixed else self._sigma(problem, rho, HtD)
+        return _State(
+            problem=problem,
+            index=np.arange(count),
+            HtD=HtD,
+            rho=rho,
+            sigma=sigma,
+            B=zeros,
+            Z=zeros,
+            V=zeros,
+            Z_change=zeros,
+            cap=np.full(count, cap),
+            bound=np.full(count, -np.inf),
+        )
 
-    def _sigma(self, problem: Problem, rho: Array) -> Array:
-        """Make the threshold l1 / sigma a quarter of a ridge fit's typical weight."""
-        right = np.broadcast_to(self.HtT, (len(self.HtT), len(rho), self.HtT.shape[2]))
-        ridge = self.factor.solve((problem.l1 + problem.l2) / rho, right)
+    def _sigma(self, problem: Problem, rho: Array, HtD: Array) -> Array:
+        """Make the threshold l1 / sigma a fraction of a ridge fit's typical weight."""
+        ridge = self.factor.solve((problem.l1 + problem.l2) / rho, self.HtT + HtD)
         cells = len(ridge) * (1 if problem.grouped else ridge.shape[2])
         typical = np.sqrt(np.einsum("lpm,lpm->p", ridge, ridge) / cells)
         usable = (typical > 0) & (problem.l1 > 0)
@@ -261,6 +276,7 @@ class _Run:
             s.rho,
             self.settings.relax,
             loss_at=s.answer if certify else None,
+            cap=s.cap,
             changes=changes,
         )
         return moves
@@ -270,14 +286,17 @@ class _Run:
     def _certify(self, s: _State, moves: Moves | None, iteration: int, solution: Solution) -> Array:
         if moves is None:  # squared loss: the residual itself is the dual point
             (HtY, YT, YY), scale = self.rows.residual_sums(s.answer), s.problem.tau
-            loss = 0.5 * scale * YY
+            loss = capped = 0.5 * scale * YY
         else:
             HtY, YT, YY, scale = moves.HtU, moves.UT, moves.UU, s.rho
-            loss = self.rows.loss(s.answer, s.problem) if moves.loss is None else moves.loss
-        objective = loss + s.problem.penalty_values(s.answer)
+            loss, capped = (
+                self.rows.loss(s.answer, s.problem, s.cap) if moves.loss is None else moves.loss
+            )
+        penalty = s.problem.penalty_values(s.answer)
+        objective = loss + penalty
         bound = s.problem.dual_values(scale[:, None] * HtY, scale * YT, scale**2 * YY)
         s.bound = np.maximum(s.bound, bound)
-        size = np.maximum(np.abs(objective), np.finfo(float).tiny)
+        size = np.maximum(capped + penalty, np.finfo(float).tiny)
         gap = np.maximum(objective - s.bound, 0.0) / size
         primal, dual = _residuals(s, moves)
         for i, p in enumerate(s.index):

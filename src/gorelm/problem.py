@@ -29,7 +29,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gorelm.prox import Array, norms, shrink, shrink_squared
+from gorelm.prox import Array, norms, shrink, shrink_rest
 
 __all__ = ["LOSSES", "Problem"]
 
@@ -107,11 +107,16 @@ class Problem:
         shaped = numbers if self._by_row else numbers[:, None]
         return shaped if omega is None else omega.reshape((-1,) + (1,) * shaped.ndim) * shaped
 
-    def loss_values(self, R: Array, omega: Array | None = None) -> Array:
-        """Sum the loss of residuals `R` over the rows; shape (P,)."""
+    def loss_values(self, R: Array, omega: Array | None = None, cap: Array | None = None) -> Array:
+        """Sum the loss of residuals `R` over the rows; shape (P,).
+
+        With `cap` (P,), no norm counts for more than it: see `gorelm.admm.Solution.dual_gap`.
+        """
         if self.loss == "squared":
             return np.asarray(0.5 * self.tau * np.einsum("npm,npm->p", R, R))
         r = self.residual_norms(R)
+        if cap is not None:
+            r = np.minimum(r, self._over_norms(cap, omega))
         tau, delta = self._over_norms(self.tau, omega), self._over_norms(self.delta, omega)
         # h(r) = q^2 / (2 delta) + (r - q) with q = min(r, delta); delta = 0 leaves r alone.
         q = np.minimum(r, delta)
@@ -122,11 +127,15 @@ class Problem:
             value.sum(axis=tuple(i for i in range(value.ndim) if i != 1), dtype=float)
         )
 
-    def loss_prox(self, V: Array, rho: Array, omega: Array | None = None) -> Array:
-        """Map residuals `V` by the proximal map of the loss divided by `rho` (P,)."""
+    def multipliers(self, V: Array, rho: Array, omega: Array | None = None) -> Array:
+        """Split residuals ``V = E + U`` and return U (the scaled multipliers).
+
+        E is the proximal map of the loss divided by `rho` (P,); U lies in the loss's dual ball
+        divided by `rho`.
+        """
         if self.loss == "squared":
-            return shrink_squared(V, self.tau / rho)
-        return shrink(
+            return np.asarray(V * (self.tau / (self.tau + rho))[:, None], dtype=V.dtype)
+        return shrink_rest(
             V,
             self._over_norms(self.tau / rho, omega),
             grouped=self._by_row,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "norms", "shrink", "shrink_squared"]
+__all__ = ["Array", "norms", "shrink", "shrink_rest"]
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -50,6 +50,11 @@ def shrink(V: Array, threshold: Array, *, grouped: bool, knee: Array | float = 0
     return np.asarray(V * (factor[..., None] if grouped else factor), dtype=V.dtype)
 
 
-def shrink_squared(V: Array, weight: Array) -> Array:
-    r"""Proximal map of :math:`\frac{k}{2}\|e\|^2`: :math:`v / (1 + k)`."""
-    return np.asarray(V / (1.0 + weight)[..., None], dtype=V.dtype)
+def shrink_rest(V: Array, threshold: Array, *, grouped: bool, knee: Array | float = 0.0) -> Array:
+    r"""Return what `shrink` takes away, :math:`v - \mathrm{prox}(v)`, of norm `threshold` or less.
+
+    Computed as :math:`k\,v / \max(\|v\|,\, k + \delta)` and not as a difference: for a v that is
+    larger by many orders it would be all rounding. Parameters as for `shrink`.
+    """
+    factor = threshold / np.maximum(norms(V, grouped=grouped), threshold + knee)
+    return np.asarray(V * (factor[..., None] if grouped else factor), dtype=V.dtype)

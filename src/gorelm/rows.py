@@ -37,7 +37,7 @@ class Moves:
     UT: Array  # <U, T>
     HtU: Array  # H'U, (L, P, m)
     Ht_error_change: Array | None  # H'(E - E_old), (L, P, m), if asked for
-    loss: Array | None  # loss at the weights asked for
+    loss: Array | None  # (2, P): loss at the weights asked for, and with norms capped
 
 
 class Rows:
@@ -74,11 +74,36 @@ class Rows:
         """Return (N, L, m)."""
         return (*self.H.shape, self.T.shape[1])
 
-    def start(self, n_problems: int) -> None:
-        """Set E = U = 0 for `n_problems` problems."""
-        n_rows, _, n_targets = self.shape
-        self.E = np.zeros((n_rows, n_problems, n_targets), dtype=self.H.dtype)
+    def start(self, problem: Problem, cap: float = np.inf) -> Array:
+        """Set U = 0 and E = 0, but where a norm of T is beyond `cap`, the E that takes it back.
+
+        Returns
+        -------
+        HtD : array (L, P, m)
+            H'(E - U).
+        """
+        n_rows, n_hidden, n_targets = self.shape
+        shape = (problem.n_problems, n_targets)
+        self.E = np.zeros((n_rows, *shape), dtype=self.H.dtype)
         self.U = np.zeros_like(self.E)
+        HtD = np.zeros((n_hidden, *shape))
+        near = self._within(problem, cap)
+        if near is not self.T:
+            self.E += (near - self.T)[:, None]
+            HtD += _product(self.H, self.E)
+        return HtD
+
+    def pull_in(self, problem: Problem, farthest: float) -> None:
+        """Shorten targets whose norm is beyond `farthest` times the typical one to that norm."""
+        self.T = self._within(problem, farthest * self.typical_residual(problem))
+
+    def _within(self, problem: Problem, limit: float) -> Array:
+        r = problem.residual_norms(self.T)
+        limits = limit if self._omega is None else limit * self._column(self._omega, r)
+        if not (r > limits).any():
+            return self.T
+        factor = limits / np.maximum(r, limits)
+        return np.asarray(self.T * self._column(factor, self.T), dtype=self.T.dtype)
 
     def keep(self, which: npt.NDArray[np.bool_]) -> None:
         """Drop the state of the problems that have left the batch."""
@@ -100,7 +125,7 @@ class Rows:
         """Geometric mean of the nonzero residual norms of B = 0: a scale few rows can move."""
         r = problem.residual_norms(self.T)
         omega = np.ones(len(r)) if self._omega is None else self._omega
-        omega = np.broadcast_to(omega.reshape((-1,) + (1,) * (r.ndim - 1)), r.shape)
+        omega = np.broadcast_to(self._column(omega, r), r.shape)
         known = (r > 0) & (omega > 0)
         if not known.any():
             return 1.0
@@ -115,6 +140,7 @@ class Rows:
         relax: float,
         *,
         loss_at: Array | None = None,
+        cap: Array | None = None,
         changes: bool = False,
     ) -> tuple[Array, Moves | None]:
         """Update E and U for the weights `B` (L, P, m), reading every row once.
@@ -127,6 +153,8 @@ class Rows:
             The problem, its penalties (P,), and the over-relaxation.
         loss_at : array (L, P, m), optional
             Return moves, and in them the loss at these weights.
+        cap : array (P,), optional
+            Largest residual norm that counts in the second, capped, loss.
         changes : bool, default=False
             Return moves, and in them H' times the change of E (the paper's dual residual).
 
@@ -140,7 +168,7 @@ class Rows:
         count, n_targets = B.shape[1:]
         weights = self._flat(B if loss_at is None or loss_at is B else np.hstack([B, loss_at]))
         products = np.zeros((len(B), count * (1 + measure + changes), n_targets))
-        squares, loss = np.zeros((7, count)), np.zeros(count)
+        squares, loss = np.zeros((7, count)), np.zeros((2, count))
         relax_, keep_ = self.H.dtype.type(relax), self.H.dtype.type(1.0 - relax)
         for rows in self._blocks(weights.shape[1], many_sums=measure):
             h, t, e_old = self.H[rows], self.T[rows][:, None], self.E[rows]
@@ -149,8 +177,8 @@ class Rows:
             v = relax_ * residual
             v += keep_ * e_old
             v += self.U[rows]
-            e = self._prox(v, problem, rho, rows)
-            u = v - e
+            u = self._multipliers(v, problem, rho, rows)
+            e = v - u
             if not measure:
                 products += _product(h, e - u)
             else:
@@ -163,7 +191,7 @@ class Rows:
                     squares[k] += _squares(part)
                 squares[6] += _inner(u, t[:, 0])
             if loss_at is not None:
-                loss += self._loss(outputs[:, -count:] - t, problem, rows)
+                loss += self._loss(outputs[:, -count:] - t, problem, cap, rows)
             self.E[rows], self.U[rows] = e, u
         HtD, HtU, HtdE = (products[:, k * count : (k + 1) * count] for k in range(3))
         if not measure:
@@ -182,12 +210,12 @@ class Rows:
             None if loss_at is None else loss,
         )
 
-    def loss(self, X: Array, problem: Problem) -> Array:
-        """Evaluate the loss at weights `X` (L, P, m); shape (P,)."""
-        total, weights = np.zeros(X.shape[1]), self._flat(X)
+    def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
+        """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
+        total, weights = np.zeros((2, X.shape[1])), self._flat(X)
         for rows in self._blocks(weights.shape[1]):
             outputs = (self.H[rows] @ weights).reshape(-1, *X.shape[1:])
-            total += self._loss(outputs - self.T[rows][:, None], problem, rows)
+            total += self._loss(outputs - self.T[rows][:, None], problem, cap, rows)
         return total
 
     def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
@@ -202,17 +230,19 @@ class Rows:
             RR += _squares(R)
         return HtR, RT, RR
 
-    def _loss(self, residual: Array, problem: Problem, rows: slice) -> Array:
+    def _loss(self, residual: Array, problem: Problem, cap: Array | None, rows: slice) -> Array:
         if self._observed is not None:
             residual = residual * self._observed[rows][:, None]
-        return problem.loss_values(residual, self._rows_of(self._omega, rows))
-
-    def _prox(self, v: Array, problem: Problem, rho: Array, rows: slice) -> Array:
         omega = self._rows_of(self._omega, rows)
-        if self._observed is None:
-            return problem.loss_prox(v, rho, omega).astype(v.dtype, copy=False)
-        known = self._observed[rows][:, None]
-        return np.where(known, problem.loss_prox(v * known, rho, omega), v).astype(v.dtype)
+        plain = problem.loss_values(residual, omega)
+        return np.stack(
+            [plain, plain if cap is None else problem.loss_values(residual, omega, cap)]
+        )
+
+    def _multipliers(self, v: Array, problem: Problem, rho: Array, rows: slice) -> Array:
+        if self._observed is not None:
+            v = v * self._observed[rows][:, None]
+        return problem.multipliers(v, rho, self._rows_of(self._omega, rows))
 
     def _blocks(self, n_columns: int, *, many_sums: bool = False) -> Iterator[slice]:
         n_rows, n_hidden, _ = self.shape
@@ -222,6 +252,11 @@ class Rows:
 
     def _flat(self, B: Array) -> Array:
         return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.H.dtype)
+
+    @staticmethod
+    def _column(values: Array, like: Array) -> Array:
+        """Shape values per row (or per cell) so that they broadcast against `like`."""
+        return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
 
     @staticmethod
     def _rows_of(values: Array | None, rows: slice) -> Array | None:

@@ -30,6 +30,10 @@ from gorelm.rows import Rows
 
 __all__ = ["minimum_norm", "solve"]
 
+# Robust losses see only the direction of a target this many typical sizes away (to the eighth
+# digit); its length would only cost digits of everything else.
+_FARTHEST = 1e8
+
 
 def solve(
     H: Array,
@@ -75,6 +79,8 @@ def solve(
         return replace(solution, coef=expand(solution.coef))
     factor: Factor = WideFactor(H) if n_rows < n_hidden else CholeskyFactor(gram(H))
     rows = Rows(H, T, omega, observed)
+    if problem.loss != "squared":
+        rows.pull_in(problem, _FARTHEST)
     return admm.solve(rows, factor, problem, settings, callback, direct=direct)
 
 

@@ -238,6 +238,18 @@ def test_robust_scale_where_the_middle_half_is_one_value(name, unit):
     np.testing.assert_allclose(weighted.scale, repeated.scale, rtol=1e-12)
 
 
+@pytest.mark.parametrize("share", [0.15, 0.07, 0.03])
+def test_robust_scale_of_counts_withstands_outliers(share):
+    """As long as the values that vary are more than the wrong ones, these do not matter."""
+    values = np.zeros(1000)
+    n_counts = round(share * 1000)
+    values[:n_counts] = 1 + np.arange(n_counts) % 3
+    values[n_counts : n_counts + 3] = 1e9
+    scaling = Scaling.fit("robust", values[:, None], np.ones(1000))
+    assert scaling.centre[0] == 0
+    assert 0.1 < scaling.scale[0] < 3
+
+
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["edm", "scpf", "wq"])
 def test_robust_scale_of_real_counts(load_real, name):

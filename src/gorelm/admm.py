@@ -294,7 +294,7 @@ class _Run:
             )
         penalty = s.problem.penalty_values(s.answer)
         objective = loss + penalty
-        bound = s.problem.dual_values(scale[:, None] * HtY, scale * YT, scale**2 * YY)
+        bound = s.problem.dual_values(scale[:, None] * HtY, scale * YT, (scale * np.sqrt(YY)) ** 2)
         s.bound = np.maximum(s.bound, bound)
         size = np.maximum(capped + penalty, np.finfo(float).tiny)
         gap = np.maximum(objective - s.bound, 0.0) / size
@@ -403,10 +403,10 @@ def _residuals(s: _State, moves: Moves | None) -> tuple[Array, Array]:
     primal: Array = np.zeros(len(s.rho))
     dual: Array = np.zeros(len(s.rho))
     if moves is not None:
-        primal, dual = moves.primal, s.rho**2 * moves.error_change
+        primal, dual = moves.primal, (s.rho * np.sqrt(moves.error_change)) ** 2
     if s.sigma is not None:
         primal = primal + _squares(s.B - s.Z)
-        dual = dual + s.sigma**2 * _squares(s.Z_change)
+        dual = dual + _squares(s.sigma[:, None] * s.Z_change)
     return np.sqrt(primal), np.sqrt(dual)
 
 
@@ -420,7 +420,9 @@ def _balance(primal: Array, size: Array, change: Array, multiplier: Array) -> Ar
     Arguments are squared norms. Small factors are not worth a new factorisation, large ones are
     held back, and a split that has come to rest says nothing.
     """
-    moving = (primal > 0) & (change > 1e-18 * multiplier) & (size > 0)
-    ratio = np.where(moving, primal * multiplier, 1.0) / np.where(moving, size * change, 1.0)
+    moving = (primal > 0) & (size > 0) & (multiplier > 0) & (change > 1e-18 * multiplier)
+    relative_primal = np.where(moving, primal, 1.0) / np.where(moving, size, 1.0)
+    relative_dual = np.where(moving, change, 1.0) / np.where(moving, multiplier, 1.0)
+    ratio = relative_primal / relative_dual
     factor = np.clip(ratio**0.25, 1 / LARGEST_CHANGE, LARGEST_CHANGE)
     return np.where((factor > WORTHWHILE) | (factor < 1 / WORTHWHILE), factor, 1.0)

@@ -199,9 +199,9 @@ def _best_bound(a: float, b: float, w: Array, l1: float, l2: float) -> float:
     """Maximise -a c - b c^2 / 2 - sum_j max(c w_j - l1, 0)^2 / (2 l2) over 0 <= c <= 1."""
     if a >= 0:  # the derivative at c = 0 is -a
         return 0.0
-    w = np.sort(w[w > 0])[::-1]
+    w = np.sort(w[w > l1])[::-1]  # the others stay below l1 for every c
     if not w.size or l2 == 0:
-        limit = min(1.0, l1 / w[0]) if w.size else 1.0
+        limit = l1 / w[0] if w.size else 1.0
         c = min(limit, -a / b) if b > 0 else limit
         return -a * c - 0.5 * b * c * c
     # The derivative falls in c, linearly between the breakpoints l1 / w_j; `active` counts those

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gorelm.problem import Problem
 from gorelm.prox import Array
 
-__all__ = ["Moves", "Rows"]
+__all__ = ["Moves", "Rows", "typical_norm", "within"]
 
 # Multiplications per block and product. A small block stays in cache between its two products,
 # and BLAS does not repack it: twice as fast as all rows at once (6000 x 1000 x 8). Passes with many
@@ -87,23 +87,11 @@ class Rows:
         self.E = np.zeros((n_rows, *shape), dtype=self.H.dtype)
         self.U = np.zeros_like(self.E)
         HtD = np.zeros((n_hidden, *shape))
-        near = self._within(problem, cap)
+        near = within(self.T, problem, self._omega, cap)
         if near is not self.T:
             self.E += (near - self.T)[:, None]
             HtD += _product(self.H, self.E)
         return HtD
-
-    def pull_in(self, problem: Problem, farthest: float) -> None:
-        """Shorten targets whose norm is beyond `farthest` times the typical one to that norm."""
-        self.T = self._within(problem, farthest * self.typical_residual(problem))
-
-    def _within(self, problem: Problem, limit: float) -> Array:
-        r = problem.residual_norms(self.T)
-        limits = limit if self._omega is None else limit * self._column(self._omega, r)
-        if not (r > limits).any():
-            return self.T
-        factor = limits / np.maximum(r, limits)
-        return np.asarray(self.T * self._column(factor, self.T), dtype=self.T.dtype)
 
     def keep(self, which: npt.NDArray[np.bool_]) -> None:
         """Drop the state of the problems that have left the batch."""
@@ -122,15 +110,8 @@ class Rows:
         return float(np.einsum("nm,nm->", self.T, self.T, dtype=float))
 
     def typical_residual(self, problem: Problem) -> float:
-        """Geometric mean of the nonzero residual norms of B = 0: a scale few rows can move."""
-        r = problem.residual_norms(self.T)
-        omega = np.ones(len(r)) if self._omega is None else self._omega
-        omega = np.broadcast_to(self._column(omega, r), r.shape)
-        known = (r > 0) & (omega > 0)
-        if not known.any():
-            return 1.0
-        logs, weights = np.log(r[known] / omega[known]), omega[known] ** 2
-        return float(np.exp((weights @ logs) / weights.sum()))
+        """Return the geometric mean of the residual norms of B = 0."""
+        return typical_norm(self.T, problem, self._omega)
 
     def step(
         self,
@@ -254,13 +235,35 @@ class Rows:
         return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.H.dtype)
 
     @staticmethod
-    def _column(values: Array, like: Array) -> Array:
-        """Shape values per row (or per cell) so that they broadcast against `like`."""
-        return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
-
-    @staticmethod
     def _rows_of(values: Array | None, rows: slice) -> Array | None:
         return None if values is None else values[rows]
+
+
+def typical_norm(T: Array, problem: Problem, omega: Array | None) -> float:
+    """Geometric mean of the nonzero norms of T, a scale that a few rows cannot move far."""
+    r = problem.residual_norms(T)
+    omega = np.ones(len(r)) if omega is None else omega
+    omega = np.broadcast_to(_column(omega, r), r.shape)
+    known = (r > 0) & (omega > 0)
+    if not known.any():
+        return 1.0
+    logs, weights = np.log(r[known] / omega[known]), omega[known] ** 2
+    return float(np.exp((weights @ logs) / weights.sum()))
+
+
+def within(T: Array, problem: Problem, omega: Array | None, limit: float) -> Array:
+    """Shorten what of T has a norm beyond `limit` to that norm; T itself if there is none."""
+    r = problem.residual_norms(T)
+    limits = limit if omega is None else limit * _column(omega, r)
+    if not (r > limits).any():
+        return T
+    factor = limits / np.maximum(r, limits)
+    return np.asarray(T * _column(factor, T), dtype=T.dtype)
+
+
+def _column(values: Array, like: Array) -> Array:
+    """Shape values per row (or per cell) so that they broadcast against `like`."""
+    return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
 
 
 def _squares(A: Array) -> Array:

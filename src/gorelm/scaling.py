@@ -53,12 +53,17 @@ class Scaling:
     def apply(self, A: Any) -> tuple[Any, Array | None]:
         """Scale dense `A`; a sparse one is divided only, and the offset left to add returned."""
         dtype = A.dtype if A.dtype == np.float32 else np.dtype(np.float64)
-        if sparse.issparse(A):
-            scaled = A.multiply(1.0 / self.scale).tocsr().astype(dtype, copy=False)
-            return scaled, -self.centre / self.scale
-        # Divided before subtracting, so that +-1e308 cannot overflow.
-        scaled = np.divide(A, self.scale, dtype=np.float64)
-        scaled -= self.centre / self.scale
+        # A row far beyond those that were fitted may leave the floats; it need not go so far.
+        limit = float(np.finfo(dtype).max) ** 0.48
+        with np.errstate(over="ignore"):
+            if sparse.issparse(A):
+                scaled = _divided(A, self.scale)
+                np.clip(scaled.data, -limit, limit, out=scaled.data)
+                return scaled.astype(dtype, copy=False), -self.centre / self.scale
+            # Divided before subtracting, so that +-1e308 cannot overflow.
+            scaled = np.divide(A, self.scale, dtype=np.float64)
+            scaled -= self.centre / self.scale
+            np.clip(scaled, -limit, limit, out=scaled)
         return scaled.astype(dtype, copy=False), None
 
     def undo(self, A: Array) -> Array:
@@ -74,6 +79,11 @@ def weighted_quantiles(values: Array, levels: Any, weights: Array) -> Array:
     return np.asarray(np.quantile(values, levels, method="inverted_cdf", weights=weights))
 
 
+def _divided(A: Any, scale: Array) -> Any:
+    """Divide the columns of a CSR matrix (a reciprocal of 1e-310 would overflow)."""
+    return type(A)((A.data / scale[A.indices], A.indices, A.indptr), shape=A.shape)
+
+
 def _minmax(A: Any, weights: Array) -> tuple[Array, Array]:
     if sparse.issparse(A):
         low, high = (np.asarray(x, dtype=float) for x in min_max_axis(A, axis=0))
@@ -83,10 +93,13 @@ def _minmax(A: Any, weights: Array) -> tuple[Array, Array]:
 
 
 def _standard(A: Any, weights: Array) -> tuple[Array, Array]:
-    if sparse.issparse(A):
-        mean, variance = mean_variance_axis(A.astype(float), axis=0, weights=weights)
-        return mean, np.sqrt(variance)
     # In units of the largest entry: squares of 1e300 and 1e-300 leave the floats.
+    if sparse.issparse(A):
+        unit = np.asarray(abs(A).max(axis=0).todense(), dtype=float).ravel()
+        unit[unit == 0] = 1.0
+        scaled = _divided(A, unit)
+        mean, variance = mean_variance_axis(scaled, axis=0, weights=weights)
+        return mean * unit, np.sqrt(variance) * unit
     unit = np.abs(A).max(axis=0).astype(float)
     unit[unit == 0] = 1.0
     scaled = A / unit

@@ -26,9 +26,9 @@ from gorelm.admm import ADAPTIVE, Record, Settings, Solution
 from gorelm.factor import CholeskyFactor, Factor, WideFactor, gram, gram_rows
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.rows import Rows
+from gorelm.rows import Rows, typical_norm, within
 
-__all__ = ["minimum_norm", "solve"]
+__all__ = ["minimum_norm", "refuse_huge", "solve"]
 
 # Robust losses see only the direction of a target this many typical sizes away (to the eighth
 # digit); its length would only cost digits of everything else.
@@ -60,6 +60,9 @@ def solve(
     settings, callback
         See `gorelm.admm.solve`.
     """
+    if problem.loss != "squared":
+        T = within(T, problem, omega, _FARTHEST * typical_norm(T, problem, omega))
+    refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
     direct = problem.loss == "squared" and observed is None
     if direct and not problem.is_sparse and settings.stop == "gap":
         return _ridge(H, T, problem)
@@ -79,9 +82,17 @@ def solve(
         return replace(solution, coef=expand(solution.coef))
     factor: Factor = WideFactor(H) if n_rows < n_hidden else CholeskyFactor(gram(H))
     rows = Rows(H, T, omega, observed)
-    if problem.loss != "squared":
-        rows.pull_in(problem, _FARTHEST)
     return admm.solve(rows, factor, problem, settings, callback, direct=direct)
+
+
+def refuse_huge(A: Array, name: str, dtype: np.dtype[Any], remedy: str) -> None:
+    """Refuse values whose sums of squares come too near the end of the range of `dtype`."""
+    limit = float(np.finfo(dtype).max) ** (1 / 3)
+    if A.size and float(np.nanmax(np.abs(A))) > limit:
+        raise ValueError(
+            f"{name} has values above {limit:.0e} after scaling, whose squares overflow in "
+            f"{dtype}; {remedy}"
+        )
 
 
 def minimum_norm(H: Array, T: Array) -> Array:

@@ -22,8 +22,8 @@ from gorelm.diagnostics import outlier_threshold
 from gorelm.hidden import ACTIVATIONS, HiddenLayer
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
-from gorelm.solver import solve
+from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling, weighted_quantiles
+from gorelm.solver import refuse_huge, solve
 
 __all__ = ["BaseELM", "IterativeELM", "Mask", "Weights", "by_pattern", "parameters"]
 
@@ -63,8 +63,6 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         "missing_targets": [StrOptions({"error", "ignore"})],
         "random_state": ["random_state"],
     }
-    # Whether `_solve` may use up the memory of H.
-    _overwrites_hidden: ClassVar[bool] = False
 
     n_hidden: int = 1000
     activation: str = "sigmoid"
@@ -85,6 +83,14 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         known cells of T (None: all). H must be left as it is, or `_overwrites_hidden` be set.
         """
         raise NotImplementedError
+
+    @property
+    def _overwrites_hidden(self) -> bool:
+        """Whether `_solve` uses up the memory of H."""
+        return False
+
+    def _warn_unless_converged(self, found: Weights) -> None:
+        """Say so when an iteration ended before its goal."""
 
     # -- fitting ---------------------------------------------------------------------------------
 
@@ -127,8 +133,15 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._target_scaling = Scaling.fit(self.target_scaling, T_used, w_used)
         X_scaled, offset = self._input_scaling.apply(X_used)
         T_scaled, _ = self._target_scaling.apply(T_used)
-        _refuse_huge(X_scaled, "X", "input_scaling")
-        _refuse_huge(T_scaled, "y", "target_scaling")
+        values = X_scaled.data if offset is not None else X_scaled
+        refuse_huge(values, "X", X_scaled.dtype, "set input_scaling or rescale X")
+        refuse_huge(
+            T_scaled,
+            "y",
+            T_scaled.dtype,
+            "set target_scaling, rescale y, or mark as NaN what cannot be a measurement",
+        )
+        refuse_huge(w_used, "sample_weight", w_used.dtype, "divide the weights by their mean")
 
         self.hidden_ = HiddenLayer.draw(
             self.n_hidden,
@@ -156,6 +169,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 "the output weights are not finite: the problem is too badly scaled; use "
                 "input_scaling and target_scaling, or more regularisation"
             )
+        self._warn_unless_converged(found)
         self.coef_ = found.coef
         self.intercept_ = np.broadcast_to(found.intercept, found.coef.shape[1:]).astype(float)
         self.n_iter_, self.dual_gap_ = found.n_iter, found.dual_gap
@@ -172,7 +186,12 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         else:
             residuals = self._residuals(X, T)
         self.outlier_scores_ = np.sqrt(np.einsum("nm,nm->n", residuals, residuals, dtype=float))
-        self.outlier_threshold_ = outlier_threshold(self.outlier_scores_[rows], w_used)
+        # A model that passes through most rows leaves rounding, and rounding has no outliers.
+        sizes = np.sqrt(np.einsum("nm,nm->n", T_scaled, T_scaled))
+        sizes = sizes if omega is None else sizes / omega
+        rounding = 1e-6 * float(weighted_quantiles(sizes, 0.5, w_used))
+        fence = outlier_threshold(self.outlier_scores_[rows], w_used)
+        self.outlier_threshold_ = max(fence, rounding)
         self.outlier_mask_ = self.outlier_scores_ > self.outlier_threshold_
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Array, Array]:
@@ -186,7 +205,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         T = check_array(
             y, ensure_2d=False, dtype=np.float64, ensure_all_finite=finite, input_name="y"
         )
-        if T.ndim > 2 or T.ndim == 0:
+        if T.ndim > 2:
             raise ValueError(f"y must have one or two dimensions, got {T.ndim}")
         check_consistent_length(X, T)
         self._one_target = T.ndim == 1
@@ -284,6 +303,16 @@ class IterativeELM(BaseELM):
         return replace(base, tol=self.tol, max_iter=self.max_iter or base.max_iter)
 
     def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
+        return self._iterate(H, T, omega, observed, self.callback)
+
+    def _iterate(
+        self,
+        H: Array,
+        T: Array,
+        omega: Array | None,
+        observed: Mask | None,
+        callback: Callable[[Record], Any] | None,
+    ) -> Weights:
         settings = self._settings()
         found = solve(
             H,
@@ -292,23 +321,28 @@ class IterativeELM(BaseELM):
             omega=omega,
             observed=observed,
             settings=settings,
-            callback=self.callback,
+            callback=callback,
         )
         gap, status = found.dual_gap[0], found.status[0]
-        if settings.stop == "never":  # a fixed number of steps is what was asked for
+        if settings.stop == "never" and status == "max_iter":  # the steps that were asked for
             status = "converged" if gap <= self.tol else "steps done"
-        if status == "max_iter":
-            self._warn(found.n_iter[0], gap)
         return Weights(found.coef[:, 0], 0.0, found.n_iter[0], status, gap, found.history[0])
 
-    def _warn(self, n_iter: int, gap: float) -> None:
-        warnings.warn(
-            f"{type(self).__name__} stopped after {n_iter} iterations: its objective is proven to "
-            f"be within {gap:.1e} of the optimum (relative), tol={self.tol:g} was asked for. Raise "
-            "max_iter or tol; more regularisation or a smaller l1_ratio converges faster.",
-            ConvergenceWarning,
-            stacklevel=5,
+    def _warn_unless_converged(self, found: Weights) -> None:
+        if found.status != "max_iter":
+            return
+        state = (
+            f"{type(self).__name__} stopped after {found.n_iter} iterations; its objective is "
+            f"proven to be within {found.dual_gap:.1e} of the optimum (relative). "
         )
+        remedy = (
+            f"tol={self.tol:g} was asked for: raise max_iter or tol; more regularisation or a "
+            "smaller l1_ratio converges faster."
+            if self.solver == "adaptive"
+            else "The paper's rule (in which tol plays no part) was not met: raise max_iter, or "
+            'use solver="adaptive".'
+        )
+        warnings.warn(state + remedy, ConvergenceWarning, stacklevel=4)
 
 
 def by_pattern(
@@ -329,8 +363,14 @@ def by_pattern(
         part = solve_complete(H[rows], T[np.ix_(rows, columns)], _take(omega, rows))
         coef[:, columns], intercept[columns] = part.coef, part.intercept
         parts.append(part)
-    slowest = max(parts, key=lambda part: (part.status != "converged", part.dual_gap))
-    return replace(slowest, coef=coef, intercept=intercept)
+    worst = max(parts, key=lambda part: (part.status != "converged", part.dual_gap))
+    return replace(
+        worst,
+        coef=coef,
+        intercept=intercept,
+        n_iter=max(part.n_iter for part in parts),
+        history=[record for part in parts for record in part.history],
+    )
 
 
 def _take(values: Array | None, rows: Mask) -> Array | None:
@@ -347,14 +387,3 @@ def _all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
         vars(estimator).clear()
         vars(estimator).update(before)
         raise
-
-
-def _refuse_huge(A: Any, name: str, parameter: str) -> None:
-    """Refuse values whose sums of squares come too near the end of the floating-point range."""
-    values = A.data if hasattr(A, "tocsr") else A
-    limit = float(np.finfo(A.dtype).max) ** (1 / 3)
-    if values.size and float(np.nanmax(np.abs(values))) > limit:
-        raise ValueError(
-            f"{name} has values above {limit:.0e} ({A.dtype}), whose squares overflow; set "
-            f"{parameter} or rescale {name}"
-        )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
-from gorelm.admm import PAPER, Settings
+from gorelm.admm import PAPER, Record, Settings
 from gorelm.estimators._docs import document
 from gorelm.estimators.base import (
     BaseELM,
@@ -63,7 +63,9 @@ class ELMRegressor(BaseELM):
     (200, 3)
     """
 
-    _overwrites_hidden: ClassVar[bool] = True
+    @property
+    def _overwrites_hidden(self) -> bool:
+        return True
 
     def _hidden_outputs(self, X_scaled: Any, offset: Array | None) -> Array:
         # In LAPACK's order, so that least squares works in this memory and not in a copy.
@@ -127,19 +129,29 @@ class RELMRegressor(IterativeELM):
         return Problem("squared", self.C, self.l1_ratio, 1 - self.l1_ratio, grouped=False)
 
     def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
-        return by_pattern(self._solve_complete, H, T, omega, observed)
+        stopped = False
 
-    def _solve_complete(self, H: Array, T: Array, omega: Array | None) -> Weights:
-        if not self.fit_intercept:
-            return super()._solve(H, T, omega, None)
-        # An unpenalised intercept is the same as weighted means of zero.
-        ones = np.ones(len(H)) if omega is None else omega
-        mean_h, mean_t = (ones @ H / (ones @ ones)), (ones @ T / (ones @ ones))
-        means = np.outer(ones, mean_h).astype(H.dtype)
-        H -= means
-        found = super()._solve(H, T - np.outer(ones, mean_t), omega, None)
-        H += means
-        return replace(found, intercept=mean_t - mean_h @ found.coef)
+        def ask(record: Record) -> bool:
+            """Once the callback has ended one pattern of known cells, the others end too."""
+            nonlocal stopped
+            stopped = stopped or bool(self.callback and self.callback(record))
+            return stopped
+
+        def solve_complete(H: Array, T: Array, omega: Array | None) -> Weights:
+            if not self.fit_intercept:
+                return self._iterate(H, T, omega, None, ask)
+            # An unpenalised intercept is the same as weighted means of zero.
+            ones = np.ones(len(H)) if omega is None else omega
+            mean_h, mean_t = ones @ H / (ones @ ones), ones @ T / (ones @ ones)
+            H -= ones[:, None] * mean_h
+            found = self._iterate(H, T - ones[:, None] * mean_t, omega, None, ask)
+            return replace(found, intercept=mean_t - mean_h @ found.coef)
+
+        return by_pattern(solve_complete, H, T, omega, observed)
+
+    @property
+    def _overwrites_hidden(self) -> bool:
+        return self.fit_intercept
 
 
 @document()

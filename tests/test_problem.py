@@ -90,7 +90,10 @@ def test_batch_equals_single_problems(loss, grouped):
         pairs = [
             (batch.loss_values(R, omega)[one], single.loss_values(R[:, one], omega)),
             (batch.penalty_values(X)[one], single.penalty_values(X[:, one])),
-            (batch.loss_prox(R, rho, omega)[:, one], single.loss_prox(R[:, one], rho[one], omega)),
+            (
+                batch.multipliers(R, rho, omega)[:, one],
+                single.multipliers(R[:, one], rho[one], omega),
+            ),
             (batch.penalty_prox(X, rho)[:, one], single.penalty_prox(X[:, one], rho[one])),
             (
                 batch.dual_values(HtY, YT, YY)[one],

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
 from gorelm.problem import Problem
-from gorelm.prox import norms, shrink, shrink_squared
+from gorelm.prox import norms, shrink, shrink_rest
 from oracles import huber
 
 KINDS = ["grouped", "cells", "squared"]
@@ -18,7 +18,7 @@ sizes = st.floats(1e-3, 1e3)
 def prox(kind, V, k, knee):
     """Each proximal map of the library on rows V (n, m), with one k."""
     if kind == "squared":
-        return shrink_squared(V, np.full(len(V), k))
+        return V - Problem("squared", k, 0.0, 1.0).multipliers(V[:, None], np.ones(1))[:, 0]
     grouped = kind == "grouped"
     return shrink(V, np.full(V.shape[:1] if grouped else V.shape, k), grouped=grouped, knee=knee)
 
@@ -90,6 +90,20 @@ def test_moreau_the_rest_is_the_projection_onto_the_dual_ball(grouped, seed, k):
     np.testing.assert_allclose(rest, projected, rtol=1e-10, atol=1e-12 * np.abs(V).max())
 
 
+@pytest.mark.parametrize("grouped", [True, False])
+@knees
+@given(seed=seeds, k=sizes, far=st.sampled_from([1.0, 1e8, 1e100]))
+def test_rest_is_what_shrinking_takes_away(grouped, knee, seed, k, far):
+    V = far * draw_rows(seed)
+    k_ = np.full(V.shape[:1] if grouped else V.shape, k)
+    E, U = (f(V, k_, grouped=grouped, knee=knee) for f in (shrink, shrink_rest))
+    np.testing.assert_allclose(E + U, V, rtol=1e-12, atol=1e-12 * k)
+    # Within the ball to rounding however long V is: a difference V - E would not be.
+    assert norms(U, grouped=grouped).max() <= k * (1 + 1e-14)
+    beyond = norms(V, grouped=grouped) > k + knee
+    np.testing.assert_allclose(norms(U, grouped=grouped)[beyond], k, rtol=1e-14)
+
+
 @kinds
 @given(seed=seeds, k=sizes, knee=sizes)
 def test_rest_is_the_gradient_of_the_smooth_function(kind, seed, k, knee):
@@ -139,9 +153,7 @@ def test_known_values(knee):
     else:  # k + knee = 3: the last row lies in the quadratic part and shrinks by 1/3
         np.testing.assert_allclose(grouped, [[2.4, 3.2], [0, 0], [0.2, 0.8 / 3]], atol=1e-15)
         np.testing.assert_allclose(cells, [[2, 3], [0, 0], [0.2, 0.8 / 3]], atol=1e-15)
-    np.testing.assert_allclose(
-        shrink_squared(V, np.array([1.0, 3.0, 0.25])), V / [[2], [4], [1.25]]
-    )
+    np.testing.assert_allclose(prox("squared", V, 3.0, knee), V / 4)
 
 
 @pytest.mark.parametrize("loss", ["l21", "l1", "squared"])
@@ -153,9 +165,10 @@ def test_batch_axis_and_dtype(loss, dtype):
     V[2] = 0.0
     omega = rng.uniform(0.5, 2, 6)
     delta[1] = 0.0
-    together = Problem(loss, tau, 0.0, 1.0, delta).loss_prox(V, rho, omega)
-    assert together.shape == V.shape
-    assert together.dtype == dtype
+    rest = Problem(loss, tau, 0.0, 1.0, delta).multipliers(V, rho, omega)
+    assert rest.shape == V.shape
+    assert rest.dtype == dtype
+    together = V - rest
     for p in range(4):
         for i in range(6):
             k, knee, kind = omega[i] * tau[p] / rho[p], omega[i] * delta[p], "grouped"

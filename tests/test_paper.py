@@ -175,10 +175,12 @@ def test_or_elm_iterates(shape, C):
 
 @shapes
 @alphas
-@pytest.mark.parametrize("lam", [1.0, 10.0])
-@pytest.mark.parametrize("seed", [33, 34, 35])
-def test_gor_elm_stops_where_the_paper_does(shape, alpha, lam, seed):
+@pytest.mark.parametrize("lam", [0.3, 10.0])
+@pytest.mark.parametrize("seed", [33, 34])
+@pytest.mark.parametrize("scale", [1.0, 0.1])  # small H: (HB, B) is the largest term of the rule
+def test_gor_elm_stops_where_the_paper_does(shape, alpha, lam, seed, scale):
     H, T, _, _ = draw(seed, *shape)
+    H, T = H * scale, T / 5
     k, step = first_stop(gor_elm(H, T, lam, alpha, 1.0, 1000))
     assert k > 1
     fit = solve(H, T, Problem("l21", 1.0, lam * alpha, lam * (1 - alpha)), settings=PAPER)

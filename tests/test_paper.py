@@ -37,7 +37,7 @@ def fro(A):
     return np.linalg.norm(A)
 
 
-def gor_elm(H, T, lam, alpha, tau, steps):
+def gor_elm(H, T, lam, alpha, tau, steps, eps_abs=EPS_ABS, eps_rel=EPS_REL):
     """Algorithm "GOR-ELM": yield (B, Z, E, U1, U2, stop?) after each step."""
     (n, n_hidden), m, rho = H.shape, T.shape[1], 1.0
     B = Z = U2 = np.zeros((n_hidden, m))
@@ -58,10 +58,10 @@ def gor_elm(H, T, lam, alpha, tau, steps):
         U2 = U2 + (B - Z)
         R = A_ @ E + B_ @ B + C_ @ Z + D_
         S = rho * B_.T @ A_ @ (E - E_old) + rho * B_.T @ C_ @ (Z - Z_old)
-        absolute = np.sqrt(m * n_hidden) * EPS_ABS
+        absolute = np.sqrt(m * n_hidden) * eps_abs
         largest = max(fro(A_ @ E), fro(B_ @ B), fro(C_ @ Z), fro(D_))
-        eps_pri = absolute + EPS_REL * largest
-        eps_dual = absolute + EPS_REL * rho * fro(H.T @ U1 + U2)
+        eps_pri = absolute + eps_rel * largest
+        eps_dual = absolute + eps_rel * rho * fro(H.T @ U1 + U2)
         yield B, Z, E, U1, U2, fro(R) < eps_pri and fro(S) < eps_dual
 
 
@@ -177,13 +177,24 @@ def test_or_elm_iterates(shape, C):
 @alphas
 @pytest.mark.parametrize("lam", [0.3, 10.0])
 @pytest.mark.parametrize("seed", [33, 34])
-@pytest.mark.parametrize("scale", [1.0, 0.1])  # small H: (HB, B) is the largest term of the rule
+@pytest.mark.parametrize("scale", [1.0, 0.1])
 def test_gor_elm_stops_where_the_paper_does(shape, alpha, lam, seed, scale):
     H, T, _, _ = draw(seed, *shape)
     H, T = H * scale, T / 5
     k, step = first_stop(gor_elm(H, T, lam, alpha, 1.0, 1000))
     assert k > 1
     fit = solve(H, T, Problem("l21", 1.0, lam * alpha, lam * (1 - alpha)), settings=PAPER)
+    assert (fit.n_iter, fit.status) == ([k], ["converged"])
+    assert_equal(fit.coef[:, 0], step[1])
+
+
+def test_gor_elm_stops_there_with_tolerances_of_its_own():
+    # A small H and no absolute tolerance: here (HB, B) is the largest term of the rule and decides.
+    H, T, _, _ = draw(33, 60, 25)
+    H, T = 0.1 * H, T / 5
+    k, step = first_stop(gor_elm(H, T, 0.3, 0.0, 1.0, 1000, 0.0, 1e-3))
+    settings = replace(PAPER, eps_abs=0.0, eps_rel=1e-3)
+    fit = solve(H, T, Problem("l21", 1.0, 0.0, 0.3), settings=settings)
     assert (fit.n_iter, fit.status) == ([k], ["converged"])
     assert_equal(fit.coef[:, 0], step[1])
 

@@ -120,29 +120,11 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, T, w = self._validate(X, y, sample_weight)
         known = ~np.isnan(T)
         used = (w > 0) & known.any(axis=1)
-        if not used.any():
-            raise ValueError("no row has both a positive sample weight and a known target")
-        all_used = bool(used.all())
-        rows = slice(None) if all_used else used
-        X_used, T_used, w_used, known = X[rows], T[rows], w[rows], known[rows]
-        if not known.any(axis=0).all():
-            empty = np.flatnonzero(~known.any(axis=0)).tolist()
-            raise ValueError(f"no value of target column(s) {empty} is known (of positive weight)")
+        _require_targets(known[used])
+        rows = slice(None) if used.all() else used
+        w, known = w[rows], known[rows]
 
-        self._input_scaling = Scaling.fit(self.input_scaling, X_used, w_used)
-        self._target_scaling = Scaling.fit(self.target_scaling, T_used, w_used)
-        X_scaled, offset = self._input_scaling.apply(X_used)
-        T_scaled, _ = self._target_scaling.apply(T_used)
-        values = X_scaled.data if offset is not None else X_scaled
-        refuse_huge(values, "X", X_scaled.dtype, "set input_scaling or rescale X")
-        refuse_huge(
-            T_scaled,
-            "y",
-            T_scaled.dtype,
-            "set target_scaling, rescale y, or mark as NaN what cannot be a measurement",
-        )
-        refuse_huge(w_used, "sample_weight", w_used.dtype, "divide the weights by their mean")
-
+        X_scaled, offset, T_scaled = self._scale(X[rows], T[rows], w)
         self.hidden_ = HiddenLayer.draw(
             self.n_hidden,
             X.shape[1],
@@ -152,18 +134,49 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             direct_link=self.direct_link,
             random_state=self.random_state,
             X=X_scaled,
-            sample_weight=w_used,
+            sample_weight=w,
             offset=offset,
         )
         H = self._hidden_outputs(X_scaled, offset)
         del X_scaled
+
+        omega = None if (w == 1.0).all() else np.sqrt(w)
         observed = None if known.all() else known
         T_scaled[~known] = 0.0
-        omega = None if (w_used == 1.0).all() else np.sqrt(w_used)
+        rounding = 1e-6 * float(weighted_quantiles(row_norms(T_scaled), 0.5, w))
         if omega is not None:
             H *= omega[:, None].astype(H.dtype)
             T_scaled *= omega[:, None]
-        found = self._solve(H, T_scaled, omega, observed)
+        self._remember(self._solve(H, T_scaled, omega, observed))
+
+        if used.all() and not self._overwrites_hidden:
+            residuals: Array = H @ self.coef_.astype(H.dtype) - T_scaled
+            if omega is not None:
+                residuals /= omega[:, None]
+            residuals += self.intercept_
+            if observed is not None:
+                residuals *= observed
+        else:
+            residuals = self._residuals(X, T)
+        self.outlier_scores_ = row_norms(residuals)
+        # A model that passes through most rows leaves rounding, and rounding has no outliers.
+        self.outlier_threshold_ = max(outlier_threshold(self.outlier_scores_[rows], w), rounding)
+        self.outlier_mask_ = self.outlier_scores_ > self.outlier_threshold_
+
+    def _scale(self, X: Any, T: Array, w: Array) -> tuple[Any, Array | None, Array]:
+        """Fit both scalings and apply them; also returns what is left to add to a sparse X."""
+        self._input_scaling = Scaling.fit(self.input_scaling, X, w)
+        self._target_scaling = Scaling.fit(self.target_scaling, T, w)
+        X, offset = self._input_scaling.apply(X)
+        T, _ = self._target_scaling.apply(T)
+        values = X if offset is None else X.data
+        refuse_huge(values, "X", X.dtype, "set input_scaling or rescale X")
+        remedy = "set target_scaling, rescale y, or mark as NaN what cannot be a measurement"
+        refuse_huge(T, "y", T.dtype, remedy)
+        refuse_huge(w, "sample_weight", w.dtype, "divide the weights by their mean")
+        return X, offset, T
+
+    def _remember(self, found: Weights) -> None:
         if not np.isfinite(found.coef).all():
             raise ValueError(
                 "the output weights are not finite: the problem is too badly scaled; use "
@@ -175,24 +188,6 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.n_iter_, self.dual_gap_ = found.n_iter, found.dual_gap
         self.converged_, self.history_ = found.status == "converged", found.history
         self.n_active_ = int(np.count_nonzero(found.coef.any(axis=1)))
-
-        if all_used and not self._overwrites_hidden:
-            residuals = H @ found.coef.astype(H.dtype) - T_scaled
-            if omega is not None:
-                residuals /= omega[:, None]
-            residuals += self.intercept_
-            if observed is not None:
-                residuals *= observed
-        else:
-            residuals = self._residuals(X, T)
-        self.outlier_scores_ = np.sqrt(np.einsum("nm,nm->n", residuals, residuals, dtype=float))
-        # A model that passes through most rows leaves rounding, and rounding has no outliers.
-        sizes = np.sqrt(np.einsum("nm,nm->n", T_scaled, T_scaled))
-        sizes = sizes if omega is None else sizes / omega
-        rounding = 1e-6 * float(weighted_quantiles(sizes, 0.5, w_used))
-        fence = outlier_threshold(self.outlier_scores_[rows], w_used)
-        self.outlier_threshold_ = max(fence, rounding)
-        self.outlier_mask_ = self.outlier_scores_ > self.outlier_threshold_
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Array, Array]:
         X = validate_data(self, X, accept_sparse=("csr",), dtype=[np.float64, np.float32])
@@ -342,7 +337,7 @@ class IterativeELM(BaseELM):
             else "The paper's rule (in which tol plays no part) was not met: raise max_iter, or "
             'use solver="adaptive".'
         )
-        warnings.warn(state + remedy, ConvergenceWarning, stacklevel=4)
+        warnings.warn(state + remedy, ConvergenceWarning, stacklevel=5)
 
 
 def by_pattern(
@@ -371,6 +366,19 @@ def by_pattern(
         n_iter=max(part.n_iter for part in parts),
         history=[record for part in parts for record in part.history],
     )
+
+
+def row_norms(A: Array) -> Array:
+    """Norm of every row, in float64."""
+    return np.asarray(np.sqrt(np.einsum("nm,nm->n", A, A, dtype=float)))
+
+
+def _require_targets(known: Mask) -> None:
+    if not len(known):
+        raise ValueError("no row has both a positive sample weight and a known target")
+    if not known.any(axis=0).all():
+        empty = np.flatnonzero(~known.any(axis=0)).tolist()
+        raise ValueError(f"no value of target column(s) {empty} is known (of positive weight)")
 
 
 def _take(values: Array | None, rows: Mask) -> Array | None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -717,14 +718,54 @@ def test_scores_are_scaled_residual_norms(cls, options, target_scaling):
 
 
 @all_cases
-def test_scores_leave_missing_cells_out(cls, options):
+def test_scores_extrapolate_known_cells_to_missing_ones(cls, options):
     X, T = make_data()
     T, holes = with_holes(T)
     model = make(cls, target_scaling=None, missing_targets="ignore", **options).fit(X, T)
-    residuals = np.where(holes, 0.0, model.predict(X) - T)
+    residuals = np.ma.masked_array(model.predict(X) - T, holes)
+    by_hand = np.sqrt(T.shape[1] * (residuals**2).mean(axis=1)).filled(0.0)
+    np.testing.assert_allclose(model.outlier_scores_, by_hand, rtol=1e-7, atol=1e-9)
+
+
+@all_cases
+def test_hidden_outputs_and_coefficients_make_the_prediction(cls, options):
+    X, T = make_data()
+    model = make(cls, target_scaling=None, **options).fit(X, T)
+    by_hand = model.hidden_outputs(X) @ model.coef_ + model.intercept_
+    np.testing.assert_allclose(by_hand, model.predict(X), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(
-        model.outlier_scores_, np.linalg.norm(residuals, axis=1), rtol=1e-7, atol=1e-9
+        model.hidden_outputs(sparse.csr_array(X)) @ model.coef_,
+        model.hidden_outputs(X) @ model.coef_,
+        atol=1e-9,
     )
+
+
+def test_relm_of_the_paper_is_the_closed_form():
+    X, T = make_data()
+    ours, papers = (
+        gorelm.RELMRegressor(C=8.0, n_hidden=30, solver=solver, random_state=0).fit(X, T)
+        for solver in ("adaptive", "paper")
+    )
+    np.testing.assert_array_equal(ours.coef_, papers.coef_)
+
+
+@all_estimators
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_peak_memory(cls, dtype):
+    """At most 1.5 hidden matrices and a few of L x L beyond X and y."""
+    rng = np.random.RandomState(0)
+    X, T = rng.uniform(-1, 1, (6000, 8)).astype(dtype), rng.standard_normal((6000, 3))
+    model = cls(n_hidden=300, random_state=0)
+    if "fit_intercept" in names(cls):
+        model.set_params(fit_intercept=True)
+    model.fit(X[:400], T[:400])  # imports and caches
+    tracemalloc.start()
+    model.fit(X, T)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # ELM's least squares runs in double precision whatever X is.
+    cell = 8 if cls is gorelm.ELMRegressor else np.dtype(dtype).itemsize
+    assert peak <= 1.5 * 6000 * 300 * cell + 8 * 300**2 * 8
 
 
 @pytest.mark.parametrize("seed", range(3))

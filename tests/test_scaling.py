@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
-from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling, weighted_quantiles
+from gorelm.quantiles import weighted_quantiles
+from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
 
 KINDS = [*dict.fromkeys([*INPUT_SCALINGS, *TARGET_SCALINGS])]
 FINITE = st.floats(-1e6, 1e6, allow_subnormal=False)

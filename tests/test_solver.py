@@ -504,7 +504,7 @@ def test_one_row_pass_is_its_definition(name, relax):
         np.testing.assert_allclose(moves.Ht_error_change[:, 0], change, atol=1e-11)
         sums = {
             "primal": (R - E) ** 2,
-            "residual": R**2,
+            "size": R**2,
             "hidden": (Hs @ B[:, 0]) ** 2,
             "error": E**2,
             "error_change": (E - E_old) ** 2,
@@ -618,3 +618,55 @@ def test_minimum_norm(shape, dtype):
     B = minimum_norm(H, T)
     assert B.dtype == np.float64
     np.testing.assert_allclose(B, np.linalg.pinv(H.astype(float)) @ T, atol=1e-9)
+
+
+# -- penalties so weak that rounding shows ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("l1_ratio", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("exponent", [-20, -16, -12, -8])
+def test_wide_and_sparse_certifies_at_any_lam_of_the_paper(exponent, l1_ratio, dtype):
+    """The N x N side must not lose the digits that a small shift needs."""
+    rng = np.random.default_rng(0)
+    X, lam = rng.uniform(-1, 1, (80, 4)), 2.0**exponent
+    H = 1 / (1 + np.exp(-(X @ rng.uniform(-1, 1, (4, 160)) + rng.uniform(-1, 1, 160))))
+    T = np.column_stack([np.sin(3 * X[:, 0]), X[:, 1] * X[:, 2]]) + 0.1 * rng.standard_normal(
+        (80, 2)
+    )
+    problem = Problem("l21", 1.0, lam * l1_ratio, lam * (1 - l1_ratio))
+    loose = Settings(tol=1e-2, max_iter=20_000)
+    assert solve(H.astype(dtype), T, problem, settings=loose).status == ["converged"]
+
+
+def test_rounding_noise_of_zeros_is_no_scale():
+    """Most targets zero up to rounding: the rest sets the units."""
+    H, T, _, _ = draw(31, 120, 20)
+    noisy = T.copy()
+    noisy[:70] = 1e-15 * T[:70]
+    clean = np.where(np.abs(noisy) < 1e-12, 0.0, noisy)
+    a, b = (solve(H, targets, Problem("l21", 1.0, 0.0, 0.1)) for targets in (noisy, clean))
+    assert a.status == b.status == ["converged"]
+    assert a.n_iter == b.n_iter
+    np.testing.assert_allclose(a.coef, b.coef, atol=1e-9)
+
+
+def test_lost_iterates_end_the_run():
+    """Nothing can be hoped for once the objective is not a number."""
+    H, T, _, _ = draw(32, 40, 10)
+    rows = Rows(H, T)
+    factor = CholeskyFactor(gram(np.full_like(H, np.nan)))
+    fit = admm.solve(rows, factor, Problem("l21", 1.0, 0.0, 1.0))
+    assert fit.n_iter[0] <= 5
+    assert fit.status == ["max_iter"]
+
+
+def test_ridge_knows_its_objective():
+    H, T, _, _ = draw(33, 40, 10)
+    for hidden in (H, H[:6]):
+        targets = T[: len(hidden)]
+        problem = Problem("squared", [2.0, 3.0], 0.0, [0.5, 1.0])
+        fit = solve(hidden, targets, problem)
+        R = np.einsum("nl,lpm->npm", hidden, fit.coef) - targets[:, None]
+        by_hand = problem.loss_values(R) + problem.penalty_values(fit.coef)
+        np.testing.assert_allclose(fit.objective, by_hand, rtol=1e-10)

@@ -220,8 +220,10 @@ class _Run:
         count, fixed = problem.n_problems, self.settings.rho
         zeros = np.zeros((n_hidden, count, n_targets))
         HtD: Array = zeros
-        typical = self.rows.typical_residual(problem)
-        cap = OUTLIER_CAP * typical
+        # rho has the units of tau divided by a residual, or of tau itself for the squared loss.
+        squared = problem.loss == "squared"
+        typical = 1.0 if squared else self.rows.typical_residual(problem)
+        cap = np.inf if squared else OUTLIER_CAP * typical
         if self.direct:
             rho = problem.tau.copy()
         elif fixed is not None:
@@ -296,7 +298,7 @@ class _Run:
         objective = loss + penalty
         bound = s.problem.dual_values(scale[:, None] * HtY, scale * YT, (scale * np.sqrt(YY)) ** 2)
         s.bound = np.maximum(s.bound, bound)
-        size = np.maximum(capped + penalty, np.finfo(float).tiny)
+        size = np.maximum(capped + penalty, np.maximum(1e-9 * objective, np.finfo(float).tiny))
         gap = np.maximum(objective - s.bound, 0.0) / size
         primal, dual = _residuals(s, moves)
         for i, p in enumerate(s.index):
@@ -356,7 +358,8 @@ class _Run:
         last: bool,
     ) -> None:
         """Write down the answers of the problems that leave the batch, and let them leave."""
-        leaving = np.full_like(done, True) if last or stopped else done
+        lost = ~np.isfinite([solution.objective[p] for p in s.index])  # no iterate will mend it
+        leaving = np.full_like(done, True) if last or stopped else done | lost
         for i in np.flatnonzero(leaving):
             p = s.index[i]
             solution.coef[:, p] = s.answer[:, i]
@@ -374,7 +377,7 @@ class _Run:
         if moves is not None:
             factor = _balance(
                 moves.primal,
-                np.maximum(moves.error, moves.residual),
+                moves.size,
                 moves.error_change,
                 moves.UU,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gorelm.prox import Array
-from gorelm.scaling import weighted_quantiles
+from gorelm.quantiles import weighted_quantiles
 
 __all__ = ["outlier_threshold"]
 

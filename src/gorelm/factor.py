@@ -16,7 +16,17 @@ from scipy.linalg import blas
 
 from gorelm.prox import Array
 
-__all__ = ["CholeskyFactor", "EighFactor", "Factor", "WideFactor", "gram", "gram_rows"]
+__all__ = [
+    "CholeskyFactor",
+    "EighFactor",
+    "Factor",
+    "WideFactor",
+    "gram",
+    "gram_rows",
+    "product",
+]
+
+_BLOCK_ROWS = 1024
 
 
 class Factor(Protocol):
@@ -27,7 +37,18 @@ class Factor(Protocol):
         ...
 
 
-def gram(H: Array, block: int = 4096) -> Array:
+def product(H: Array, T: Array) -> Array:
+    """Return H'T in float64 whatever H is; float32 rows are converted block by block."""
+    if H.dtype == np.float64:
+        return np.asarray(H.T @ T)
+    total = np.zeros((H.shape[1], T.shape[1]))
+    for start in range(0, len(H), _BLOCK_ROWS):
+        rows = slice(start, start + _BLOCK_ROWS)
+        total += H[rows].T.astype(np.float64) @ T[rows]
+    return total
+
+
+def gram(H: Array) -> Array:
     """Return H'H, lower triangle only, in float64 whatever H is.
 
     float32 rows are converted block by block: the product of float32 rows would lose the small
@@ -36,8 +57,8 @@ def gram(H: Array, block: int = 4096) -> Array:
     if H.dtype == np.float64 and H.flags.c_contiguous and H.size:
         return np.asarray(blas.dsyrk(1.0, H.T, lower=1))
     G = np.zeros((H.shape[1], H.shape[1]), order="F")
-    for start in range(0, len(H), block):
-        rows = np.ascontiguousarray(H[start : start + block], dtype=np.float64)
+    for start in range(0, len(H), _BLOCK_ROWS):
+        rows = np.ascontiguousarray(H[start : start + _BLOCK_ROWS], dtype=np.float64)
         G = blas.dsyrk(1.0, rows.T, beta=1.0, c=G, lower=1, overwrite_c=1)
     return G
 
@@ -109,26 +130,36 @@ class EighFactor:
 
 
 class WideFactor:
-    r"""Woodbury's identity for wide H: factor HH' (N x N) instead of H'H (L x L).
+    r"""Wide H: factor the N x N side instead of H'H (L x L).
 
-    .. math:: (H'H + sI)^{-1} R = \bigl(R - H'(HH' + sI)^{-1} H R\bigr) / s
+    With the QR decomposition H' = QR, :math:`r = Q'x` and the rest :math:`c = x - QQ'x`,
+
+    .. math:: (H'H + sI)^{-1} x = Q (RR' + sI)^{-1} Q'x + c / s .
+
+    (Woodbury's identity needs no Q, but takes :math:`c/s` as a difference of large numbers; for
+    small s nothing is left of it.)
 
     Parameters
     ----------
     H : array (N, L)
         Hidden outputs, N < L.
     factor : callable
-        `CholeskyFactor` or `EighFactor`, applied to HH'.
+        `CholeskyFactor` or `EighFactor`, applied to RR'.
     """
 
     def __init__(self, H: Array, factor: Callable[[Array], Factor] = CholeskyFactor) -> None:
-        self._H = H.astype(np.float64, copy=False)
-        self._inner = factor(gram_rows(H))
+        self._Q, R = linalg.qr(
+            H.T.astype(np.float64, copy=False), mode="economic", check_finite=False
+        )
+        self._inner = factor(gram_rows(R))
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem."""
-        flat = R.reshape(len(R), -1)
-        small = (self._H @ flat).reshape(len(self._H), *R.shape[1:])
-        solved = self._inner.solve(shifts, small).reshape(len(self._H), -1)
-        X = (flat - self._H.T @ solved).reshape(R.shape)
-        return np.asarray(X / shifts[:, None])
+        Q, flat = self._Q, R.reshape(len(R), -1)
+        inside = Q.T @ flat
+        rest = flat - Q @ inside
+        again = Q.T @ rest  # the rounding of the first projection, taken out too
+        small = inside.reshape(-1, *R.shape[1:])
+        solved = self._inner.solve(shifts, small) - again.reshape(small.shape) / shifts[:, None]
+        X = (Q @ solved.reshape(inside.shape)).reshape(R.shape)
+        return np.asarray(X + rest.reshape(R.shape) / shifts[:, None])

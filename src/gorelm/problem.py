@@ -127,6 +127,13 @@ class Problem:
             value.sum(axis=tuple(i for i in range(value.ndim) if i != 1), dtype=float)
         )
 
+    def capped_squares(self, R: Array, omega: Array | None, cap: Array | None) -> Array:
+        """Sum the squared norms of residuals `R`, none counting for more than `cap`; (P,)."""
+        r = self.residual_norms(R)
+        if cap is not None:
+            r = np.minimum(r, self._over_norms(cap, omega))
+        return np.asarray((r * r).sum(axis=0 if self._by_row else (0, 2), dtype=float))
+
     def multipliers(self, V: Array, rho: Array, omega: Array | None = None) -> Array:
         """Split residuals ``V = E + U`` and return U (the scaled multipliers).
 
@@ -154,9 +161,9 @@ class Problem:
         sparse = sizes.sum(axis=0) if self.grouped else sizes.sum(axis=(0, 2))
         return np.asarray(self.l1 * sparse + 0.5 * self.l2 * np.einsum("lpm,lpm->p", X, X))
 
-    def penalty_prox(self, X: Array, rho: Array) -> Array:
-        """Map weights `X` by the proximal map of the sparse penalty divided by `rho` (P,)."""
-        threshold = self.l1 / rho
+    def penalty_prox(self, X: Array, sigma: Array) -> Array:
+        """Map weights `X` by the proximal map of the sparse penalty divided by `sigma` (P,)."""
+        threshold = self.l1 / sigma
         if not threshold.any():
             return X
         # A threshold of zero must not divide by a norm of zero.
@@ -212,6 +219,10 @@ def _best_bound(a: float, b: float, w: Array, l1: float, l2: float) -> float:
     active = int(np.count_nonzero(slope > 0))
     s1, s2 = (sum_w[active - 1], sum_ww[active - 1]) if active else (0.0, 0.0)
     bend = b + s2 / l2
-    c = min(1.0, (-a + l1 * s1 / l2) / bend) if bend > 0 else 1.0
+    c = (-a + l1 * s1 / l2) / bend if bend > 0 else 1.0
+    # Rounding may put the root outside the interval it belongs to, where D can fall steeply.
+    low = breaks[active - 1] if active else 0.0
+    high = breaks[active] if active < len(breaks) else 1.0
+    c = min(max(c, low), high)
     over = np.maximum(c * w - l1, 0.0)
     return float(-a * c - 0.5 * b * c * c - (over @ over) / (2 * l2))

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gorelm.factor import product
 from gorelm.problem import Problem
 from gorelm.prox import Array
+from gorelm.quantiles import weighted_quantiles
 
 __all__ = ["Moves", "Rows", "typical_norm", "within"]
 
@@ -29,7 +31,7 @@ class Moves:
     """What one step did, summed over the rows; arrays of shape (P,) unless said."""
 
     primal: Array  # ||HB - T - E||^2
-    residual: Array  # ||HB - T||^2
+    size: Array  # ||HB - T||^2, no norm counting for more than the cap
     hidden: Array  # ||HB||^2
     error: Array  # ||E||^2
     error_change: Array  # ||E - E_old||^2
@@ -50,7 +52,7 @@ class Rows:
     T : array (N, m)
         Targets, rows multiplied by `omega`; unobserved cells hold 0.
     omega : array (N,), optional
-        Square roots of the sample weights.
+        Square roots of the sample weights, all positive.
     observed : boolean array (N, m), optional
         Which target cells are known. An unobserved cell has no residual: its E follows the
         prediction and its U stays 0.
@@ -103,7 +105,7 @@ class Rows:
 
     def HtT(self) -> Array:
         """Return H'T in float64, (L, m)."""
-        return np.asarray(self.H.T @ self.T, dtype=np.float64)
+        return product(self.H, self.T)
 
     def TT(self) -> float:
         """Return the squared norm of T."""
@@ -166,21 +168,22 @@ class Rows:
                 change = e - e_old
                 factors = [e - u, u, change] if changes else [e - u, u]
                 products += _product(h, np.concatenate(factors, axis=1))
-                for k, part in enumerate(
-                    (residual - e, residual, outputs[:, :count], e, change, u)
-                ):
+                for k, part in enumerate((residual - e, outputs[:, :count], e, change, u)):
                     squares[k] += _squares(part)
-                squares[6] += _inner(u, t[:, 0])
+                squares[5] += _inner(u, t[:, 0])
+                squares[6] += problem.capped_squares(
+                    residual, self._rows_of(self._omega, rows), cap
+                )
             if loss_at is not None:
                 loss += self._loss(outputs[:, -count:] - t, problem, cap, rows)
             self.E[rows], self.U[rows] = e, u
         HtD, HtU, HtdE = (products[:, k * count : (k + 1) * count] for k in range(3))
         if not measure:
             return HtD, None
-        primal, residuals, hidden, error, error_change, UU, UT = squares
+        primal, hidden, error, error_change, UU, UT, size = squares
         return HtD, Moves(
             primal,
-            residuals,
+            size,
             hidden,
             error,
             error_change,
@@ -240,15 +243,19 @@ class Rows:
 
 
 def typical_norm(T: Array, problem: Problem, omega: Array | None) -> float:
-    """Geometric mean of the nonzero norms of T, a scale that a few rows cannot move far."""
+    """Geometric mean of the norms of T, a scale that a few rows cannot move far.
+
+    Zeros, and what beside the ninth decile is rounding of zeros, are left out.
+    """
     r = problem.residual_norms(T)
     omega = np.ones(len(r)) if omega is None else omega
     omega = np.broadcast_to(_column(omega, r), r.shape)
     known = (r > 0) & (omega > 0)
     if not known.any():
         return 1.0
-    logs, weights = np.log(r[known] / omega[known]), omega[known] ** 2
-    return float(np.exp((weights @ logs) / weights.sum()))
+    sizes, weights = (r[known] / omega[known]).astype(float), omega[known] ** 2
+    sound = sizes > 1e-8 * weighted_quantiles(sizes, 0.9, weights)
+    return float(np.exp((weights[sound] @ np.log(sizes[sound])) / weights[sound].sum()))
 
 
 def within(T: Array, problem: Problem, omega: Array | None, limit: float) -> Array:

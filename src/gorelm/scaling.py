@@ -11,8 +11,9 @@ from scipy.special import ndtri
 from sklearn.utils.sparsefuncs import mean_variance_axis, min_max_axis
 
 from gorelm.prox import Array
+from gorelm.quantiles import weighted_quantiles
 
-__all__ = ["INPUT_SCALINGS", "TARGET_SCALINGS", "Scaling", "weighted_quantiles"]
+__all__ = ["INPUT_SCALINGS", "TARGET_SCALINGS", "Scaling"]
 
 INPUT_SCALINGS = ("minmax", "standard")
 TARGET_SCALINGS = ("robust", "minmax")
@@ -74,11 +75,6 @@ class Scaling:
 _TINY = float(np.finfo(np.float64).tiny)
 
 
-def weighted_quantiles(values: Array, levels: Any, weights: Array) -> Array:
-    """Quantiles by the inverted distribution function: repeated rows and weights agree exactly."""
-    return np.asarray(np.quantile(values, levels, method="inverted_cdf", weights=weights))
-
-
 def _divided(A: Any, scale: Array) -> Any:
     """Divide the columns of a CSR matrix (a reciprocal of 1e-310 would overflow)."""
     return type(A)((A.data / scale[A.indices], A.indices, A.indptr), shape=A.shape)
@@ -117,9 +113,13 @@ def _robust(A: Array, weights: Array) -> tuple[Array, Array]:
         median, *ends = weighted_quantiles(values, levels, w)
         low, high = np.split(np.array(ends), 2)
         spreads = (high / 2 - low / 2) / -ndtri(_TAILS)
+        # A spread that is nothing beside the next wider one is rounding, as good as 0.
+        rounding = np.maximum(
+            10 * np.finfo(float).eps * abs(median), 1e-8 * np.append(spreads, 0)[1:]
+        )
+        usable = np.append(spreads > rounding, True)
         spreads = np.append(spreads, _standard(values[:, None], w)[1])
-        centre[j] = median
-        scale[j] = spreads[np.argmax(spreads > 10 * np.finfo(float).eps * abs(median))]
+        centre[j], scale[j] = median, spreads[np.argmax(usable)]
     return centre, scale
 
 

@@ -7,7 +7,7 @@ squared loss, no sparse penalty        closed form, one factorisation
 squared loss, sparse penalty           ADMM without the residual split
 robust loss                            ADMM
 N < L and no sparse penalty            first shrunk to N columns by a QR decomposition of H'
-N < L with a sparse penalty            linear systems on the N x N side (Woodbury)
+N < L with a sparse penalty            linear systems on the N x N side (`WideFactor`)
 =====================================  ====================================================
 """
 
@@ -23,7 +23,15 @@ from scipy import linalg
 
 from gorelm import admm
 from gorelm.admm import ADAPTIVE, Record, Settings, Solution
-from gorelm.factor import CholeskyFactor, Factor, WideFactor, gram, gram_rows
+from gorelm.factor import (
+    CholeskyFactor,
+    EighFactor,
+    Factor,
+    WideFactor,
+    gram,
+    gram_rows,
+    product,
+)
 from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import Rows, typical_norm, within
@@ -54,7 +62,7 @@ def solve(
     problem : Problem
         What to minimise.
     omega : array (N,), optional
-        Square roots of the sample weights.
+        Square roots of the sample weights, all positive.
     observed : boolean array (N, m), optional
         Which cells of T are known; None: all.
     settings, callback
@@ -63,6 +71,8 @@ def solve(
     if problem.loss != "squared":
         T = within(T, problem, omega, _FARTHEST * typical_norm(T, problem, omega))
     refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
+    if H.shape[0] < H.shape[1]:  # small, and its null space magnifies float32's rounding
+        H = H.astype(np.float64, copy=False)
     direct = problem.loss == "squared" and observed is None
     if direct and not problem.is_sparse and settings.stop == "gap":
         return _ridge(H, T, problem)
@@ -80,7 +90,8 @@ def solve(
             callback=callback,
         )
         return replace(solution, coef=expand(solution.coef))
-    factor: Factor = WideFactor(H) if n_rows < n_hidden else CholeskyFactor(gram(H))
+    kind = _factor_for(problem)
+    factor: Factor = WideFactor(H, kind) if n_rows < n_hidden else kind(gram(H))
     rows = Rows(H, T, omega, observed)
     return admm.solve(rows, factor, problem, settings, callback, direct=direct)
 
@@ -96,34 +107,52 @@ def refuse_huge(A: Array, name: str, dtype: np.dtype[Any], remedy: str) -> None:
 
 
 def minimum_norm(H: Array, T: Array) -> Array:
-    """Return the least-squares weights of smallest norm, the pseudo-inverse of H times T."""
-    B, _, _, _ = linalg.lstsq(
-        H.astype(np.float64, copy=False), T, lapack_driver="gelsd", check_finite=False
+    """Return the least-squares weights of smallest norm, the pseudo-inverse of H times T.
+
+    Works in the memory of `H` when that is float64 and in Fortran order (scipy's lstsq would copy
+    it, however asked), and leaves it overwritten.
+    """
+    n_rows, n_hidden = H.shape
+    right = np.zeros((max(H.shape), T.shape[1]), order="F")
+    right[:n_rows] = T
+    cond = max(H.shape) * np.finfo(float).eps
+    lwork, iwork, _ = linalg.lapack.dgelsd_lwork(n_rows, n_hidden, T.shape[1], cond)
+    B, _, _, failed = linalg.lapack.dgelsd(
+        H, right, int(lwork), int(iwork), cond, overwrite_a=1, overwrite_b=1
     )
-    return np.asarray(B)
+    if failed:
+        raise linalg.LinAlgError("the singular value decomposition of the hidden outputs failed")
+    return np.asarray(B[:n_hidden])
 
 
 def _ridge(H: Array, T: Array, problem: Problem) -> Solution:
     r"""Solve :math:`(H'H + (l_2/\tau) I) B = H'T`, on the N x N side when H is wide."""
-    shifts = problem.l2 / problem.tau
-    n_rows, n_hidden = H.shape
-    if n_rows < n_hidden:
-        right: Array = np.broadcast_to(T[:, None], (n_rows, len(shifts), T.shape[1]))
-        A = CholeskyFactor(gram_rows(H)).solve(shifts, right)
-        coef: Array = (H.T @ A.reshape(n_rows, -1)).reshape(n_hidden, *A.shape[1:])
+    shifts, HtT = problem.l2 / problem.tau, product(H, T)
+    if H.shape[0] < H.shape[1]:
+        A = _factor_for(problem)(gram_rows(H)).solve(shifts, _repeat(T, len(shifts)))
+        coef: Array = (H.T @ A.reshape(len(A), -1)).reshape(-1, *A.shape[1:])
     else:
-        HtT = np.asarray(H.T @ T.astype(H.dtype, copy=False), dtype=np.float64)
-        right = np.broadcast_to(HtT[:, None], (n_hidden, len(shifts), T.shape[1]))
-        coef = CholeskyFactor(gram(H)).solve(shifts, right)
+        coef = _factor_for(problem)(gram(H)).solve(shifts, _repeat(HtT, len(shifts)))
+    # At the optimum <HB, HB - T> = -(l2 / tau) <B, B>.
+    objective = 0.5 * problem.tau * (np.vdot(T, T) - np.einsum("lpm,lm->p", coef, HtT))
     count = problem.n_problems
     return Solution(
         np.asarray(coef, dtype=np.float64),
         [1] * count,
         ["converged"] * count,
-        [float("nan")] * count,
+        objective.tolist(),
         [0.0] * count,
         [[] for _ in range(count)],
     )
+
+
+def _factor_for(problem: Problem) -> type[CholeskyFactor] | type[EighFactor]:
+    """One decomposition for many shifts, or the cheapest for one."""
+    return CholeskyFactor if problem.n_problems == 1 else EighFactor
+
+
+def _repeat(A: Array, n_problems: int) -> Array:
+    return np.broadcast_to(A[:, None], (len(A), n_problems, A.shape[1]))
 
 
 def _row_space(H: Array) -> tuple[Array, Callable[[Array], Array]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from textwrap import indent
 from typing import TypeVar
 
@@ -51,7 +50,7 @@ random_state : int, RandomState instance or None, default=None
 
 FITTED = """\
 hidden_ : HiddenLayer
-    The drawn layer; ``hidden_.transform`` maps scaled inputs to hidden outputs.
+    The drawn layer; it takes scaled inputs (`hidden_outputs` scales them first).
 coef_ : ndarray of shape (n_outputs, n_targets)
     Output weights, in units of the scaled targets.
 intercept_ : ndarray of shape (n_targets,)
@@ -59,15 +58,18 @@ intercept_ : ndarray of shape (n_targets,)
 n_iter_ : int
     Iterations done (1 for closed forms).
 converged_ : bool
-    Whether the fit stopped by its own rule.
+    Whether the fit met its rule: a gap of `tol` at most, or the paper's own rule with
+    ``solver="paper"`` (OR-ELM's has a fixed number of steps: then whether the gap is met).
 dual_gap_ : float
-    Proven relative distance of the objective from its optimum (0 for closed forms).
+    Proven relative distance of the objective from its optimum; in the objective it is relative to,
+    no row counts for more than ten typical ones. Closed forms have 0, to rounding.
 history_ : list of dict
     One record for each checked iteration, with the keys a callback sees.
 n_active_ : int
     Hidden outputs with a nonzero weight; `prune` removes the others.
 outlier_scores_ : ndarray of shape (n_samples,)
-    Norm of each training row's residual, in units of the scaled targets.
+    Norm of each training row's residual, in units of the scaled targets; of a row with unknown
+    targets, what it would be if they were off as much as the known ones.
 outlier_threshold_ : float
     Tukey's fence for the scores, see :func:`gorelm.diagnostics.outlier_threshold`.
 outlier_mask_ : ndarray of bool, shape (n_samples,)
@@ -80,14 +82,10 @@ feature_names_in_ : ndarray of str
 _PARTS = {"hidden": HIDDEN, "solver": SOLVER, "seed": SEED, "fitted": FITTED}
 
 
-def document(**more: str) -> Callable[[T], T]:
+def document(cls: T) -> T:
     """Fill ``{hidden}``, ``{solver}``, ``{seed}`` and ``{fitted}`` in a class's docstring."""
-
-    def fill(cls: T) -> T:
-        doc = cls.__doc__ or ""  # absent under python -OO
-        for name, text in {**_PARTS, **more}.items():
-            doc = doc.replace("    {" + name + "}", indent(text, "    "))
-        cls.__doc__ = doc
-        return cls
-
-    return fill
+    doc = cls.__doc__ or ""  # absent under python -OO
+    for name, text in _PARTS.items():
+        doc = doc.replace("    {" + name + "}", indent(text, "    "))
+    cls.__doc__ = doc
+    return cls

@@ -22,7 +22,8 @@ from gorelm.diagnostics import outlier_threshold
 from gorelm.hidden import ACTIVATIONS, HiddenLayer
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling, weighted_quantiles
+from gorelm.quantiles import weighted_quantiles
+from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
 from gorelm.solver import refuse_huge, solve
 
 __all__ = ["BaseELM", "IterativeELM", "Mask", "Weights", "by_pattern", "parameters"]
@@ -33,7 +34,7 @@ parameters = dataclass(kw_only=True, eq=False, repr=False)
 
 Mask = npt.NDArray[np.bool_]
 
-_PREDICT_ROWS = 4096
+_PREDICT_ROWS = 1024
 
 
 @dataclass
@@ -143,7 +144,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         omega = None if (w == 1.0).all() else np.sqrt(w)
         observed = None if known.all() else known
         T_scaled[~known] = 0.0
-        rounding = 1e-6 * float(weighted_quantiles(row_norms(T_scaled), 0.5, w))
+        rounding = 1e-4 * float(weighted_quantiles(row_norms(T_scaled), 0.5, w))
         if omega is not None:
             H *= omega[:, None].astype(H.dtype)
             T_scaled *= omega[:, None]
@@ -157,8 +158,11 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             if observed is not None:
                 residuals *= observed
         else:
+            del H
             residuals = self._residuals(X, T)
-        self.outlier_scores_ = row_norms(residuals)
+        # Rows are compared as if all their targets were known.
+        share_known = (~np.isnan(T)).mean(axis=1)
+        self.outlier_scores_ = row_norms(residuals) / np.sqrt(np.where(share_known, share_known, 1))
         # A model that passes through most rows leaves rounding, and rounding has no outliers.
         self.outlier_threshold_ = max(outlier_threshold(self.outlier_scores_[rows], w), rounding)
         self.outlier_mask_ = self.outlier_scores_ > self.outlier_threshold_
@@ -179,8 +183,8 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _remember(self, found: Weights) -> None:
         if not np.isfinite(found.coef).all():
             raise ValueError(
-                "the output weights are not finite: the problem is too badly scaled; use "
-                "input_scaling and target_scaling, or more regularisation"
+                "the output weights are not finite: the fit has lost all its digits; use more "
+                "regularisation (larger lam, smaller C), scaling, or float64 inputs"
             )
         self._warn_unless_converged(found)
         self.coef_ = found.coef
@@ -200,8 +204,6 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         T = check_array(
             y, ensure_2d=False, dtype=np.float64, ensure_all_finite=finite, input_name="y"
         )
-        if T.ndim > 2:
-            raise ValueError(f"y must have one or two dimensions, got {T.ndim}")
         check_consistent_length(X, T)
         self._one_target = T.ndim == 1
         T = T.reshape(len(T), -1)
@@ -248,6 +250,27 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             scaled, offset = self._input_scaling.apply(X[rows])
             out[rows] = self.hidden_.transform(scaled, offset=offset) @ self.coef_
         return np.asarray(out + self.intercept_)
+
+    def hidden_outputs(self, X: Any) -> Array:
+        """Return H, what the hidden layer makes of the rows of X (scaled as in the fit).
+
+        Predictions in units of the scaled targets are ``hidden_outputs(X) @ coef_ + intercept_``.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        H : array of shape (n_samples, n_outputs)
+        """
+        check_is_fitted(self)
+        X = validate_data(
+            self, X, accept_sparse=("csr",), dtype=[np.float64, np.float32], reset=False
+        )
+        scaled, offset = self._input_scaling.apply(X)
+        return self.hidden_.transform(scaled, offset=offset)
 
     def prune(self) -> Self:
         """Remove the hidden nodes whose output weights are all exactly zero.

@@ -35,7 +35,7 @@ _POSITIVE = Interval(Real, 0, None, closed="neither")
 _SHARE = Interval(Real, 0, 1, closed="both")
 
 
-@document()
+@document
 @parameters
 class ELMRegressor(BaseELM):
     r"""Extreme learning machine: least squares without regularisation.
@@ -68,15 +68,15 @@ class ELMRegressor(BaseELM):
         return True
 
     def _hidden_outputs(self, X_scaled: Any, offset: Array | None) -> Array:
-        # In LAPACK's order, so that least squares works in this memory and not in a copy.
-        out = np.empty((X_scaled.shape[0], self.hidden_.n_outputs), X_scaled.dtype, order="F")
-        return self.hidden_.transform(X_scaled, offset=offset, out=out)
+        # LAPACK's precision and order, so that least squares works in this memory, not in a copy.
+        out = np.empty((X_scaled.shape[0], self.hidden_.n_outputs), order="F")
+        return self.hidden_.transform(X_scaled.astype(np.float64), offset=offset, out=out)
 
     def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
         return by_pattern(lambda H, T, _: Weights(minimum_norm(H, T)), H, T, omega, observed)
 
 
-@document()
+@document
 @parameters
 class RELMRegressor(IterativeELM):
     r"""Regularised ELM: ridge, or an elastic net with intercept, for each target by itself.
@@ -128,6 +128,11 @@ class RELMRegressor(IterativeELM):
     def _problem(self) -> Problem:
         return Problem("squared", self.C, self.l1_ratio, 1 - self.l1_ratio, grouped=False)
 
+    def _settings(self) -> Settings:
+        settings = super()._settings()
+        # The paper's R-ELM is the ridge, in closed form.
+        return settings if self.l1_ratio else replace(settings, stop="gap")
+
     def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
         stopped = False
 
@@ -143,7 +148,8 @@ class RELMRegressor(IterativeELM):
             # An unpenalised intercept is the same as weighted means of zero.
             ones = np.ones(len(H)) if omega is None else omega
             mean_h, mean_t = ones @ H / (ones @ ones), ones @ T / (ones @ ones)
-            H -= ones[:, None] * mean_h
+            for start in range(0, len(H), 1024):  # without a second array of H's size
+                H[start : start + 1024] -= ones[start : start + 1024, None] * mean_h
             found = self._iterate(H, T - ones[:, None] * mean_t, omega, None, ask)
             return replace(found, intercept=mean_t - mean_h @ found.coef)
 
@@ -154,7 +160,7 @@ class RELMRegressor(IterativeELM):
         return self.fit_intercept
 
 
-@document()
+@document
 @parameters
 class ORELMRegressor(IterativeELM):
     r"""Outlier-robust ELM: absolute errors of each target by itself, and ridge.
@@ -197,7 +203,7 @@ class ORELMRegressor(IterativeELM):
         return Problem("l1", 1.0, 0.0, 1.0 / self.C)
 
 
-@document()
+@document
 @parameters
 class GRELMRegressor(IterativeELM):
     r"""Generalised regularised ELM: squared errors, nodes emptied for all targets together.
@@ -246,7 +252,7 @@ class GRELMRegressor(IterativeELM):
         return Problem("squared", self.C, self.lam * self.l1_ratio, self.lam * (1 - self.l1_ratio))
 
 
-@document()
+@document
 @parameters
 class GORELMRegressor(IterativeELM):
     r"""Generalised outlier-robust ELM: a corrupted row cannot bend the model, and is named.

@@ -254,7 +254,7 @@ def typical_norm(T: Array, problem: Problem, omega: Array | None) -> float:
     if not known.any():
         return 1.0
     sizes, weights = (r[known] / omega[known]).astype(float), omega[known] ** 2
-    sound = sizes > 1e-8 * weighted_quantiles(sizes, 0.9, weights)
+    sound = sizes > 1e-13 * weighted_quantiles(sizes, 0.9, weights)
     return float(np.exp((weights[sound] @ np.log(sizes[sound])) / weights[sound].sum()))
 
 

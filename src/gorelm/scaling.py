@@ -114,9 +114,8 @@ def _robust(A: Array, weights: Array) -> tuple[Array, Array]:
         low, high = np.split(np.array(ends), 2)
         spreads = (high / 2 - low / 2) / -ndtri(_TAILS)
         # A spread that is nothing beside the next wider one is rounding, as good as 0.
-        rounding = np.maximum(
-            10 * np.finfo(float).eps * abs(median), 1e-8 * np.append(spreads, 0)[1:]
-        )
+        rounding = 1e-14 * np.append(spreads[1:], 0.0)
+        rounding = np.maximum(rounding, 10 * np.finfo(float).eps * abs(median))
         usable = np.append(spreads > rounding, True)
         spreads = np.append(spreads, _standard(values[:, None], w)[1])
         centre[j], scale[j] = median, spreads[np.argmax(usable)]

@@ -19,6 +19,7 @@ from gorelm.estimators.base import (
     by_pattern,
     parameters,
 )
+from gorelm.factor import product
 from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.solver import minimum_norm
@@ -147,7 +148,8 @@ class RELMRegressor(IterativeELM):
                 return self._iterate(H, T, omega, None, ask)
             # An unpenalised intercept is the same as weighted means of zero.
             ones = np.ones(len(H)) if omega is None else omega
-            mean_h, mean_t = ones @ H / (ones @ ones), ones @ T / (ones @ ones)
+            mean_h = product(H, ones[:, None])[:, 0] / (ones @ ones)
+            mean_t = ones @ T / (ones @ ones)
             for start in range(0, len(H), 1024):  # without a second array of H's size
                 H[start : start + 1024] -= ones[start : start + 1024, None] * mean_h
             found = self._iterate(H, T - ones[:, None] * mean_t, omega, None, ask)

@@ -23,7 +23,7 @@ demo: $(VENV)/.plot
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

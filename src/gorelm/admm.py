@@ -76,7 +76,7 @@ PAPER = Settings(rho=1.0, relax=1.0, always_split=True, stop="residuals", max_it
 
 # Starting penalties in natural units, and when and how far they are adapted: chosen for fewest
 # iterations to a gap of 1e-3 over contaminated and clean real data.
-RHO_START = 2.0
+RHO_START = 1.75
 SIGMA_START = 4.0
 FIRST_ADAPTATION = 40
 WORTHWHILE = 2.0

@@ -27,6 +27,8 @@ __all__ = [
 ]
 
 _BLOCK_ROWS = 1024
+# Relative to the trace of HH'. Above it Woodbury's identity leaves gaps of 1e-3 well within reach.
+_SMALL_SHIFT = 5e-9
 
 
 class Factor(Protocol):
@@ -130,36 +132,56 @@ class EighFactor:
 
 
 class WideFactor:
-    r"""Wide H: factor the N x N side instead of H'H (L x L).
+    r"""Wide H: factor an N x N matrix instead of H'H (L x L).
 
-    With the QR decomposition H' = QR, :math:`r = Q'x` and the rest :math:`c = x - QQ'x`,
+    Woodbury's identity needs no more than HH',
+
+    .. math:: (H'H + sI)^{-1} x = \bigl(x - H'(HH' + sI)^{-1} Hx\bigr) / s ,
+
+    but as s shrinks its difference loses digits. For small s, or when every digit is wanted, the
+    QR decomposition H' = QR takes over, with :math:`c = x - QQ'x`:
 
     .. math:: (H'H + sI)^{-1} x = Q (RR' + sI)^{-1} Q'x + c / s .
-
-    (Woodbury's identity needs no Q, but takes :math:`c/s` as a difference of large numbers; for
-    small s nothing is left of it.)
 
     Parameters
     ----------
     H : array (N, L)
         Hidden outputs, N < L.
     factor : callable
-        `CholeskyFactor` or `EighFactor`, applied to RR'.
+        `CholeskyFactor` or `EighFactor`, applied to the N x N matrix.
+    exact : bool, default=True
+        Whether every digit is wanted.
     """
 
-    def __init__(self, H: Array, factor: Callable[[Array], Factor] = CholeskyFactor) -> None:
-        self._Q, R = linalg.qr(
-            H.T.astype(np.float64, copy=False), mode="economic", check_finite=False
-        )
-        self._inner = factor(gram_rows(R))
+    def __init__(
+        self, H: Array, factor: Callable[[Array], Factor] = CholeskyFactor, *, exact: bool = True
+    ) -> None:
+        self._H = H.astype(np.float64, copy=False)
+        self._factor = factor
+        K = gram_rows(self._H)
+        self._outer = factor(K)
+        self._smallest = np.inf if exact else _SMALL_SHIFT * float(np.trace(K))
+        self._Q: Array | None = None
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem."""
-        Q, flat = self._Q, R.reshape(len(R), -1)
+        by = self._woodbury if shifts.min() >= self._smallest else self._orthogonal
+        return np.asarray(by(shifts, R.reshape(len(R), -1), R.shape))
+
+    def _woodbury(self, shifts: Array, flat: Array, shape: tuple[int, ...]) -> Array:
+        small = (self._H @ flat).reshape(-1, *shape[1:])
+        solved = self._outer.solve(shifts, small).reshape(len(small), -1)
+        return (flat - self._H.T @ solved).reshape(shape) / shifts[:, None]
+
+    def _orthogonal(self, shifts: Array, flat: Array, shape: tuple[int, ...]) -> Array:
+        if self._Q is None:
+            self._Q, triangle = linalg.qr(self._H.T, mode="economic", check_finite=False)
+            self._inner = self._factor(gram_rows(triangle))
+        Q = self._Q
         inside = Q.T @ flat
         rest = flat - Q @ inside
         again = Q.T @ rest  # the rounding of the first projection, taken out too
-        small = inside.reshape(-1, *R.shape[1:])
+        small = inside.reshape(-1, *shape[1:])
         solved = self._inner.solve(shifts, small) - again.reshape(small.shape) / shifts[:, None]
-        X = (Q @ solved.reshape(inside.shape)).reshape(R.shape)
-        return np.asarray(X + rest.reshape(R.shape) / shifts[:, None])
+        X = (Q @ solved.reshape(inside.shape)).reshape(shape)
+        return X + rest.reshape(shape) / shifts[:, None]

@@ -76,24 +76,18 @@ def solve(
     direct = problem.loss == "squared" and observed is None
     if direct and not problem.is_sparse and settings.stop == "gap":
         return _ridge(H, T, problem)
-    n_rows, n_hidden = H.shape
-    split = problem.is_sparse or settings.always_split
-    if n_rows < n_hidden and not split:
-        small, expand = _row_space(H)
-        solution = solve(
-            small,
-            T,
-            problem,
-            omega=omega,
-            observed=observed,
-            settings=settings,
-            callback=callback,
-        )
-        return replace(solution, coef=expand(solution.coef))
-    kind = _factor_for(problem)
-    factor: Factor = WideFactor(H, kind) if n_rows < n_hidden else kind(gram(H))
+    kind, expand = _factor_for(problem), None
+    factor: Factor
+    if H.shape[0] >= H.shape[1]:
+        factor = kind(gram(H))
+    elif problem.is_sparse or settings.always_split:
+        factor = WideFactor(H, kind, exact=settings.tol < 1e-3)
+    else:
+        H, expand = _row_space(H)
+        factor = kind(gram(H))
     rows = Rows(H, T, omega, observed)
-    return admm.solve(rows, factor, problem, settings, callback, direct=direct)
+    solution = admm.solve(rows, factor, problem, settings, callback, direct=direct)
+    return solution if expand is None else replace(solution, coef=expand(solution.coef))
 
 
 def refuse_huge(A: Array, name: str, dtype: np.dtype[Any], remedy: str) -> None:
@@ -174,4 +168,4 @@ def _row_space(H: Array) -> tuple[Array, Callable[[Array], Array]]:
             raise linalg.LinAlgError("could not apply the QR factor")
         return np.asarray(B).reshape(packed.shape[0], *C.shape[1:])
 
-    return np.ascontiguousarray(R[:n_rows].T.astype(H.dtype)), expand
+    return np.ascontiguousarray(R[:n_rows].T), expand

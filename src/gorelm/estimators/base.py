@@ -235,11 +235,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Predictions, in the shape that y had.
         """
-        check_is_fitted(self)
-        X = validate_data(
-            self, X, accept_sparse=("csr",), dtype=[np.float64, np.float32], reset=False
-        )
-        y = self._target_scaling.undo(self._outputs(X))
+        y = self._target_scaling.undo(self._outputs(self._validate_new(X)))
         return np.asarray(y[:, 0] if self._one_target else y)
 
     def _outputs(self, X: Any) -> Array:
@@ -265,12 +261,14 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         -------
         H : array of shape (n_samples, n_outputs)
         """
+        scaled, offset = self._input_scaling.apply(self._validate_new(X))
+        return self.hidden_.transform(scaled, offset=offset)
+
+    def _validate_new(self, X: Any) -> Any:
         check_is_fitted(self)
-        X = validate_data(
+        return validate_data(
             self, X, accept_sparse=("csr",), dtype=[np.float64, np.float32], reset=False
         )
-        scaled, offset = self._input_scaling.apply(X)
-        return self.hidden_.transform(scaled, offset=offset)
 
     def prune(self) -> Self:
         """Remove the hidden nodes whose output weights are all exactly zero.

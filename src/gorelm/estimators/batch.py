@@ -270,7 +270,8 @@ class GORELMRegressor(IterativeELM):
     ----------
     lam : float, default=1.0
         Weight of the penalty; larger is smoother. The loss is a sum over rows, so twice the rows
-        want about twice the `lam`.
+        want about twice the `lam`. Choose it by cross-validation with a score that outliers cannot
+        rule (``examples/demo.py`` shows how); 4.0 ** arange(-4, 3) is a usable first grid.
     l1_ratio : float, default=0.0
         Share of the l2,1 penalty, which empties nodes for all targets together.
     tau : float, default=1.0

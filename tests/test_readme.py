@@ -1,0 +1,49 @@
+"""What the README shows is what the code does."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
+
+
+def table(text):
+    return {
+        name.strip(): float(error)
+        for name, error in re.findall(r"^  (\S.*?) +(\d\.\d{3})$", text, flags=re.M)
+    }
+
+
+def test_python_blocks_run():
+    (code,) = blocks("python")
+    names: dict = {}
+    exec(code, names)
+    flagged = np.flatnonzero(names["model"].outlier_mask_)
+    assert np.isin(np.flatnonzero(names["data"].planted), flagged).mean() > 0.95
+    assert names["model"].predict(names["data"].X[:2]).shape == (2, 3)
+
+
+def test_demo_prints_what_the_readme_says(tmp_path):
+    picture = tmp_path / "demo.png"
+    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--out", str(picture)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    (shown,) = (block for block in blocks("text") if "aRRMSE" in block)
+    assert table(shown)
+    assert table(printed) == pytest.approx(table(shown), abs=0.02)
+    assert picture.stat().st_size > 20_000
+    recall = float(re.search(r"recall (\d\.\d\d)", printed)[1])
+    assert recall >= 0.95
+
+
+def test_links_and_pictures_exist():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target

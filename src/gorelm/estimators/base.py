@@ -235,7 +235,8 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Predictions, in the shape that y had.
         """
-        y = self._target_scaling.undo(self._outputs(self._validate_new(X)))
+        X = self._validate_new(X)
+        y = self._target_scaling.undo(self._outputs(X))
         return np.asarray(y[:, 0] if self._one_target else y)
 
     def _outputs(self, X: Any) -> Array:
@@ -261,7 +262,8 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         -------
         H : array of shape (n_samples, n_outputs)
         """
-        scaled, offset = self._input_scaling.apply(self._validate_new(X))
+        X = self._validate_new(X)
+        scaled, offset = self._input_scaling.apply(X)
         return self.hidden_.transform(scaled, offset=offset)
 
     def _validate_new(self, X: Any) -> Any:

@@ -75,8 +75,8 @@ ADAPTIVE = Settings()
 PAPER = Settings(rho=1.0, relax=1.0, always_split=True, stop="residuals", max_iter=1000)
 
 # Starting penalties in natural units, and when and how far they are adapted: chosen for fewest
-# iterations to a gap of 1e-3, mostly on the six sets of benchmarks/solver.py (rho between 1.5 and 2.25
-# differed by 6 %; other sets confirm the choice, see README).
+# iterations to a gap of 1e-3, mostly on the six sets of benchmarks/solver.py (1.5 to 2.25 for the
+# first differed by 6 %; other sets confirm the choice, see README).
 RHO_START = 1.75
 SIGMA_START = 4.0
 FIRST_ADAPTATION = 40

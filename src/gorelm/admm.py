@@ -331,8 +331,7 @@ class _Run:
             sizes.append(_squares(s.Z))
         if moves is not None:
             primal = primal + moves.primal
-            if moves.Ht_error_change is not None:
-                dual = dual + s.rho[:, None] * moves.Ht_error_change
+            dual = dual + s.rho[:, None] * moves.Ht_error_change
             weights = weights + moves.hidden
             multipliers = multipliers + s.rho[:, None] * moves.HtU
             sizes += [moves.error, np.full_like(primal, self.rows.TT())]
@@ -366,7 +365,9 @@ class _Run:
             solution.coef[:, p] = s.answer[:, i]
             solution.n_iter[p] = iteration
             solution.status[p] = "converged" if done[i] else "stopped" if stopped else "max_iter"
-        if leaving.any():
+        if leaving.all():
+            s.index = s.index[:0]
+        elif leaving.any():
             s.keep(~leaving)
             if not self.direct:
                 self.rows.keep(~leaving)

@@ -107,25 +107,35 @@ class Problem:
         shaped = numbers if self._by_row else numbers[:, None]
         return shaped if omega is None else omega.reshape((-1,) + (1,) * shaped.ndim) * shaped
 
-    def loss_values(self, R: Array, omega: Array | None = None, cap: Array | None = None) -> Array:
-        """Sum the loss of residuals `R` over the rows; shape (P,).
-
-        With `cap` (P,), no norm counts for more than it: see `gorelm.admm.Solution.dual_gap`.
-        """
+    def loss_values(self, R: Array, omega: Array | None = None) -> Array:
+        """Sum the loss of residuals `R` over the rows; shape (P,)."""
         if self.loss == "squared":
             return np.asarray(0.5 * self.tau * np.einsum("npm,npm->p", R, R))
-        r = self.residual_norms(R)
-        if cap is not None:
-            r = np.minimum(r, self._over_norms(cap, omega))
-        tau, delta = self._over_norms(self.tau, omega), self._over_norms(self.delta, omega)
-        # h(r) = q^2 / (2 delta) + (r - q) with q = min(r, delta); delta = 0 leaves r alone.
-        q = np.minimum(r, delta)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            square = np.where(delta > 0, q * (0.5 * (q / delta)), 0.0)
-        value = tau * (square + (r - q))
-        return np.asarray(
-            value.sum(axis=tuple(i for i in range(value.ndim) if i != 1), dtype=float)
-        )
+        return self._loss_of_norms(self.residual_norms(R), omega)
+
+    def capped_loss_values(self, R: Array, omega: Array | None, cap: Array) -> tuple[Array, Array]:
+        """Sum the loss plainly, and with no norm counting for more than `cap` (P,).
+
+        What the second is for: see `gorelm.admm.Solution.dual_gap`.
+        """
+        if self.loss == "squared":
+            return (plain := self.loss_values(R, omega)), plain
+        r, limits = self.residual_norms(R), self._over_norms(cap, omega)
+        plain = self._loss_of_norms(r, omega)
+        if not (r > limits).any():
+            return plain, plain
+        return plain, self._loss_of_norms(np.minimum(r, limits), omega)
+
+    def _loss_of_norms(self, r: Array, omega: Array | None) -> Array:
+        value = r
+        if self.delta.any():
+            # h(r) = q^2 / (2 delta) + (r - q) with q = min(r, delta); delta = 0 leaves r alone.
+            delta = self._over_norms(self.delta, omega)
+            q = np.minimum(r, delta)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                value = np.where(delta > 0, q * (0.5 * (q / delta)), 0.0) + (r - q)
+        value = self._over_norms(self.tau, omega) * value
+        return np.asarray(value.sum(axis=0 if self._by_row else (0, 2), dtype=float))
 
     def capped_squares(self, R: Array, omega: Array | None, cap: Array | None) -> Array:
         """Sum the squared norms of residuals `R`, none counting for more than `cap`; (P,)."""

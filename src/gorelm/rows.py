@@ -32,14 +32,15 @@ class Moves:
 
     primal: Array  # ||HB - T - E||^2
     size: Array  # ||HB - T||^2, no norm counting for more than the cap
-    hidden: Array  # ||HB||^2
-    error: Array  # ||E||^2
     error_change: Array  # ||E - E_old||^2
     UU: Array  # ||U||^2
     UT: Array  # <U, T>
     HtU: Array  # H'U, (L, P, m)
-    Ht_error_change: Array | None  # H'(E - E_old), (L, P, m), if asked for
     loss: Array | None  # (2, P): loss at the weights asked for, and with norms capped
+    # The paper's rule, if asked for: ||HB||^2, ||E||^2 and H'(E - E_old), (L, P, m).
+    hidden: Array
+    error: Array
+    Ht_error_change: Array
 
 
 class Rows:
@@ -168,7 +169,10 @@ class Rows:
                 change = e - e_old
                 factors = [e - u, u, change] if changes else [e - u, u]
                 products += _product(h, np.concatenate(factors, axis=1))
-                for k, part in enumerate((residual - e, outputs[:, :count], e, change, u)):
+                parts = [residual - e, change, u]
+                if changes:
+                    parts += [outputs[:, :count], e]
+                for k, part in enumerate(parts):
                     squares[k] += _squares(part)
                 squares[5] += _inner(u, t[:, 0])
                 squares[6] += problem.capped_squares(
@@ -180,18 +184,18 @@ class Rows:
         HtD, HtU, HtdE = (products[:, k * count : (k + 1) * count] for k in range(3))
         if not measure:
             return HtD, None
-        primal, hidden, error, error_change, UU, UT, size = squares
+        primal, error_change, UU, hidden, error, UT, size = squares
         return HtD, Moves(
             primal,
             size,
-            hidden,
-            error,
             error_change,
             UU,
             UT,
             HtU,
-            HtdE if changes else None,
             None if loss_at is None else loss,
+            hidden,
+            error,
+            HtdE,
         )
 
     def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
@@ -218,10 +222,9 @@ class Rows:
         if self._observed is not None:
             residual = residual * self._observed[rows][:, None]
         omega = self._rows_of(self._omega, rows)
-        plain = problem.loss_values(residual, omega)
-        return np.stack(
-            [plain, plain if cap is None else problem.loss_values(residual, omega, cap)]
-        )
+        if cap is None:
+            return np.stack([problem.loss_values(residual, omega)] * 2)
+        return np.stack(problem.capped_loss_values(residual, omega, cap))
 
     def _multipliers(self, v: Array, problem: Problem, rho: Array, rows: slice) -> Array:
         if self._observed is not None:
@@ -254,8 +257,10 @@ def typical_norm(T: Array, problem: Problem, omega: Array | None) -> float:
     if not known.any():
         return 1.0
     sizes, weights = (r[known] / omega[known]).astype(float), omega[known] ** 2
-    sound = sizes > 1e-13 * weighted_quantiles(sizes, 0.9, weights)
-    return float(np.exp((weights[sound] @ np.log(sizes[sound])) / weights[sound].sum()))
+    if sizes.min() <= 1e-13 * sizes.max():
+        sound = sizes > 1e-13 * weighted_quantiles(sizes, 0.9, weights)
+        sizes, weights = sizes[sound], weights[sound]
+    return float(np.exp((weights @ np.log(sizes)) / weights.sum()))
 
 
 def within(T: Array, problem: Problem, omega: Array | None, limit: float) -> Array:

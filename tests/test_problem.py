@@ -96,7 +96,7 @@ def test_batch_equals_single_problems(loss, grouped):
             ),
             (batch.penalty_prox(X, rho)[:, one], single.penalty_prox(X[:, one], rho[one])),
             (
-                batch.dual_values(HtY, YT, YY)[one],
+                np.array(batch.dual_values(HtY, YT, YY))[:, one],
                 single.dual_values(HtY[:, one], YT[one], YY[one]),
             ),
         ]
@@ -152,7 +152,7 @@ def test_weak_duality(loss, l1_ratio, grouped, seed, knee, weighted, missing, wi
     if loss == "squared":
         candidates.append(residual)
     for Y in candidates:
-        bound = problem.dual_values(*dual_inputs(Hs, Ts, Y))[0]
+        bound = problem.dual_values(*dual_inputs(Hs, Ts, Y))[0][0]
         assert 0 <= bound <= lowest * (1 + 1e-12)
 
 
@@ -172,7 +172,7 @@ def test_strong_duality_at_a_known_optimum(loss, l1_ratio, grouped):
     bound = Problem(loss, tau, l1, l2, grouped=grouped).dual_values(
         *dual_inputs(np.ones((1, 1)), np.array([[t]]), np.array([[y]]))
     )
-    assert bound[0] == pytest.approx(values.min(), rel=1e-4)
+    assert bound[0][0] == pytest.approx(values.min(), rel=1e-4)
 
 
 def bound_by_definition(c, a, b, w, l1, l2):
@@ -195,7 +195,7 @@ def test_best_bound_is_the_maximum_over_c(a, b, w, l1, l2):
     if l1 == 0 and l2 == 0:
         l1 = 1.0
     limit = min([1.0, *(l1 / x for x in w if x > 0)]) if l2 == 0 else 1.0
-    found = _best_bound(a, b, np.array(w), l1, l2)
+    found, at = _best_bound(a, b, np.array(w), l1, l2)
 
     def value(c):
         return bound_by_definition(c, a, b, w, l1, l2)
@@ -210,18 +210,23 @@ def test_best_bound_is_the_maximum_over_c(a, b, w, l1, l2):
         best = max(best, -inner.fun)
     size = abs(a) + b + sum(x * x for x in w) / l2 if l2 > 0 else abs(a) + b
     assert found == pytest.approx(best, rel=1e-9, abs=1e-10 * size)
+    assert found == pytest.approx(value(at), rel=1e-9, abs=1e-10 * size)
 
 
 def test_best_bound_by_hand():
-    assert _best_bound(1.0, 0.0, np.array([1.0]), 1.0, 1.0) == 0.0  # c = 0
-    assert _best_bound(-1.0, 0.0, np.array([]), 1.0, 1.0) == 1.0  # nothing in the way of c = 1
-    assert _best_bound(-1.0, 4.0, np.array([]), 1.0, 1.0) == pytest.approx(0.125)  # c = 1/4
-    assert _best_bound(-1.0, 0.0, np.array([4.0, 2.0]), 1.0, 0.0) == pytest.approx(0.25)  # l1/max w
+    assert _best_bound(1.0, 0.0, np.array([1.0]), 1.0, 1.0) == (0.0, 0.0)  # c = 0
+    assert _best_bound(-1.0, 0.0, np.array([]), 1.0, 1.0) == (
+        1.0,
+        1.0,
+    )  # nothing in the way of c = 1
+    assert _best_bound(-1.0, 4.0, np.array([]), 1.0, 1.0) == pytest.approx((0.125, 0.25))  # c = 1/4
+    limited = _best_bound(-1.0, 0.0, np.array([4.0, 2.0]), 1.0, 0.0)  # c = l1 / max w
+    assert limited == pytest.approx((0.25, 0.25))
     # 3c - (2c - 1)^2 / 2 rises until c = 1 (derivative 5 - 4c); with l2 = 1/4 it peaks at 11/16.
-    assert _best_bound(-3.0, 0.0, np.array([2.0]), 1.0, 1.0) == pytest.approx(2.5)
+    assert _best_bound(-3.0, 0.0, np.array([2.0]), 1.0, 1.0) == pytest.approx((2.5, 1.0))
     c = 11 / 16
     expected = 3 * c - 2 * (2 * c - 1) ** 2
-    assert _best_bound(-3.0, 0.0, np.array([2.0]), 1.0, 0.25) == pytest.approx(expected)
+    assert _best_bound(-3.0, 0.0, np.array([2.0]), 1.0, 0.25) == pytest.approx((expected, c))
 
 
 # -- validation --------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ left out: Z and V without a sparse penalty (:math:`s = l_2/\rho`), E and U for t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -101,6 +101,42 @@ class Solution:
     # 1e9, a thousandth of the objective would be no accuracy at all.
     dual_gap: list[float]
     history: list[list[Record]] = field(default_factory=list)
+    end: State | None = None  # where the run ended, if asked for
+
+
+@dataclass
+class State:
+    """What a run leaves behind and another may start from."""
+
+    coef: Array  # (L, P, m)
+    dual: Array  # (N, P, m), multipliers of the residuals; empty without a residual split
+    rho: Array  # (P,)
+    sigma: Array  # (P,), NaN without a weight split
+
+    @classmethod
+    def mix(cls, one: State, other: State, share: Array) -> State:
+        """Return the states between two, `share` (P,) of the way from `one` to `other`."""
+        near, far = (1.0 - share)[:, None], share[:, None]
+        return cls(
+            near * one.coef + far * other.coef,
+            near * one.dual + far * other.dual,
+            np.sqrt(one.rho * other.rho),
+            np.sqrt(one.sigma * other.sigma),
+        )
+
+    @classmethod
+    def join(cls, states: Sequence[State]) -> State:
+        """Return the states of several batches as those of one."""
+        return cls(
+            np.concatenate([s.coef for s in states], axis=1),
+            np.concatenate([s.dual for s in states], axis=1),
+            np.concatenate([s.rho for s in states]),
+            np.concatenate([s.sigma for s in states]),
+        )
+
+    def take(self, which: Mask) -> State:
+        """Return the states of the problems that `which` (mask or indices) names."""
+        return State(self.coef[:, which], self.dual[:, which], self.rho[which], self.sigma[which])
 
 
 @dataclass
@@ -118,6 +154,8 @@ class _State:
     Z_change: Array
     cap: Array  # largest residual norm that counts in the size of the objective
     bound: Array  # best lower bound on each optimum so far
+    scale: Array  # the last bound is that of the multipliers scale (rho U - H correction)
+    correction: Array | None = None  # None: 0
 
     @property
     def answer(self) -> Array:
@@ -126,12 +164,14 @@ class _State:
 
     def keep(self, which: Mask) -> None:
         self.problem = self.problem.select(which)
-        for name in ("index", "rho", "cap", "bound"):
+        for name in ("index", "rho", "cap", "bound", "scale"):
             setattr(self, name, getattr(self, name)[which])
         if self.sigma is not None:
             self.sigma = self.sigma[which]
         for name in ("HtD", "B", "Z", "V", "Z_change"):
             setattr(self, name, getattr(self, name)[:, which])
+        if self.correction is not None:
+            self.correction = self.correction[:, which]
 
 
 def solve(
@@ -142,6 +182,8 @@ def solve(
     callback: Callable[[Record], Any] | None = None,
     *,
     direct: bool = False,
+    start: State | None = None,
+    keep_state: bool = False,
 ) -> Solution:
     """Minimise `problem` over the weights of the rows' hidden outputs.
 
@@ -159,9 +201,13 @@ def solve(
         Called with each new record of the history; a true return value stops the fit.
     direct : bool, default=False
         For the squared loss with every target cell known: leave out E and U.
+    start : State, optional
+        Begin where other problems (of the same rows) ended.
+    keep_state : bool, default=False
+        Return the end of the run with the solution.
     """
     run = _Run(rows, factor, settings, direct, callback)
-    return run.solve(problem)
+    return run.solve(problem, start, keep_state=keep_state)
 
 
 class _Run:
@@ -177,9 +223,11 @@ class _Run:
         self.callback = callback
         self.HtT = rows.HtT()[:, None]
 
-    def solve(self, problem: Problem) -> Solution:
+    def solve(self, problem: Problem, start: State | None, *, keep_state: bool) -> Solution:
         settings, n_problems = self.settings, problem.n_problems
-        state = self._start(problem)
+        state, moves = self._start(problem), None
+        if start is not None:
+            moves = self._resume(state, start)
         solution = Solution(
             np.zeros_like(state.B),
             [0] * n_problems,
@@ -187,11 +235,17 @@ class _Run:
             [np.nan] * n_problems,
             [np.nan] * n_problems,
             [[] for _ in range(n_problems)],
+            self._empty_state(n_problems) if keep_state else None,
         )
+        if moves is not None or (self.direct and start is not None):
+            gap = self._certify(state, moves, 0, solution)
+            self._settle(state, solution, 0, gap <= settings.tol, False, False)
         next_adaptation = FIRST_ADAPTATION
         for iteration in range(1, settings.max_iter + 1):
             last = iteration == settings.max_iter
             check = last or _is_check(iteration)
+            if not len(state.index):
+                break
             by_residuals = settings.stop == "residuals"
             self._update_weights(state)
             moves = self._update_rows(state, changes=by_residuals, certify=check)
@@ -248,6 +302,31 @@ class _Run:
             Z_change=zeros,
             cap=np.full(count, cap),
             bound=np.full(count, -np.inf),
+            scale=np.ones(count),
+        )
+
+    def _resume(self, s: _State, start: State) -> Moves | None:
+        """Go to given weights and multipliers; the other half of the state follows from them."""
+        s.B, moves = start.coef, None
+        if self.direct:
+            HtY = s.problem.tau[:, None] * self.rows.residual_sums(s.B)[0]
+        else:
+            s.rho = start.rho.copy()
+            s.HtD, moves = self.rows.resume(s.B, start.dual, s.problem, s.rho, s.cap)
+            HtY = s.rho[:, None] * moves.HtU
+        if s.sigma is not None:
+            s.sigma = np.where(np.isnan(start.sigma), s.sigma, start.sigma)
+            s.Z = s.B
+            s.V = s.problem.penalty_slopes(s.B, -HtY) / s.sigma[:, None]
+        return moves
+
+    def _empty_state(self, count: int) -> State:
+        n_rows, n_hidden, n_targets = self.rows.shape
+        return State(
+            np.zeros((n_hidden, count, n_targets)),
+            np.zeros((0 if self.direct else n_rows, count, n_targets), dtype=self.rows.dtype),
+            np.zeros(count),
+            np.full(count, np.nan),
         )
 
     def _sigma(self, problem: Problem, rho: Array, HtD: Array) -> Array:
@@ -297,8 +376,12 @@ class _Run:
             )
         penalty = s.problem.penalty_values(s.answer)
         objective = loss + penalty
-        bound = s.problem.dual_values(scale[:, None] * HtY, scale * YT, (scale * np.sqrt(YY)) ** 2)
+        bound, s.scale = s.problem.dual_values(
+            scale[:, None] * HtY, scale * YT, (scale * np.sqrt(YY)) ** 2
+        )
         s.bound = np.maximum(s.bound, bound)
+        if moves is not None and s.sigma is not None and self.rows.complete:
+            self._correct_bound(s, moves, bound)
         size = np.maximum(capped + penalty, np.maximum(1e-9 * objective, np.finfo(float).tiny))
         gap = np.maximum(objective - s.bound, 0.0) / size
         primal, dual = _residuals(s, moves)
@@ -316,6 +399,36 @@ class _Run:
                 }
             )
         return np.asarray(gap)
+
+    def _correct_bound(self, s: _State, moves: Moves, plain: Array) -> None:
+        r"""Improve the bounds of problems without ridge (:math:`l_2 = 0`).
+
+        Theirs hold only while no row of H'Y is longer than :math:`l_1`, and to scale Y until that
+        is so costs most of the bound. But :math:`\sigma V` obeys that limit and H'Y only lags
+        behind :math:`-\sigma V`: with :math:`(H'H + sI) A = H'Y + \sigma V`,
+
+        .. math:: H'(Y - HA) = -\sigma V + s A
+
+        is as good as within it, at the price of leaving the loss's dual ball a little.
+        """
+        (which,) = np.nonzero(s.problem.l2 == 0)
+        if not len(which) or s.sigma is None:
+            return
+        problem, rho = s.problem.select(which), s.rho[which]
+        sigma_V = s.sigma[which][:, None] * s.V[:, which]
+        shift = s.sigma[which] / rho
+        A = self.factor.solve(shift, rho[:, None] * moves.HtU[:, which] + sigma_V)
+        reach, squares = self.rows.corrected(A, which, problem, rho)
+        shrink = 1.0 / np.maximum(reach, 1.0)
+        YT = rho * moves.UT[which] - np.einsum("lpm,lpm->p", A, np.broadcast_to(self.HtT, A.shape))
+        bound, scale = problem.dual_values(
+            shrink[:, None] * (shift[:, None] * A - sigma_V), shrink * YT, shrink**2 * squares
+        )
+        better = bound > plain[which]
+        s.bound[which] = np.maximum(s.bound[which], bound)
+        s.scale[which] = np.where(better, scale * shrink, s.scale[which])
+        s.correction = np.zeros_like(s.B)
+        s.correction[:, which[better]] = A[:, better]
 
     def _residuals_small(self, s: _State, moves: Moves | None) -> Mask:
         """Apply the paper's stopping rule."""
@@ -345,8 +458,12 @@ class _Run:
     def _report(self, s: _State, solution: Solution) -> bool:
         if self.callback is None:
             return False
-        answers = [self.callback(dict(solution.history[p][-1])) for p in s.index]
+        answers = [self.callback(self._record(solution, p)) for p in s.index]
         return any(answers)
+
+    def _record(self, solution: Solution, p: int) -> Record:
+        record = dict(solution.history[p][-1])
+        return record if len(solution.history) == 1 else {**record, "problem": float(p)}
 
     def _settle(
         self,
@@ -365,6 +482,14 @@ class _Run:
             solution.coef[:, p] = s.answer[:, i]
             solution.n_iter[p] = iteration
             solution.status[p] = "converged" if done[i] else "stopped" if stopped else "max_iter"
+        if solution.end is not None and leaving.any():
+            out, end = s.index[leaving], solution.end
+            end.coef[:, out], end.rho[out] = s.answer[:, leaving], s.rho[leaving]
+            if s.sigma is not None:
+                end.sigma[out] = s.sigma[leaving]
+            if not self.direct:
+                # The certified ones: they are feasible, and so is what lies between two of them.
+                end.dual[:, out] = self.rows.dual(leaving, s.rho, s.scale, s.correction)
         if leaving.all():
             s.index = s.index[:0]
         elif leaving.any():

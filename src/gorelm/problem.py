@@ -159,6 +159,11 @@ class Problem:
             knee=self._over_norms(self.delta, omega),
         )
 
+    def dual_reach(self, Y: Array, omega: Array | None = None) -> Array:
+        """Return the largest norm in `Y` in units of the dual ball's radius; shape (P,)."""
+        r = self.residual_norms(Y) / self._over_norms(self.tau, omega)
+        return np.asarray(r.max(axis=0 if self._by_row else (0, 2), initial=0.0), dtype=float)
+
     def residual_norms(self, R: Array) -> Array:
         """Return what the robust losses measure: row norms of `R`, or |R| cell by cell."""
         return norms(R, grouped=self._by_row)
@@ -180,10 +185,20 @@ class Problem:
         threshold = np.maximum(threshold, np.finfo(float).tiny)
         return shrink(X, threshold if self.grouped else threshold[:, None], grouped=self.grouped)
 
+    def penalty_slopes(self, X: Array, pull: Array) -> Array:
+        """Return the subgradient of the sparse penalty at `X` that comes next to `pull`."""
+        l1 = self.l1 if self.grouped else self.l1[:, None]
+        empty = norms(X, grouped=self.grouped) == 0
+        direction = np.where(empty[..., None] if self.grouped else empty, pull, X)
+        sizes = norms(direction, grouped=self.grouped)
+        factor = l1 / np.maximum(sizes, np.finfo(float).tiny)
+        factor = np.where(empty, np.minimum(factor, 1.0), factor)
+        return np.asarray(direction * (factor[..., None] if self.grouped else factor))
+
     # -- the certificate ------------------------------------------------------------------------
 
-    def dual_values(self, HtY: Array, YT: Array, YY: Array) -> Array:
-        r"""Bound the optimum from below with multipliers Y of the residuals; shape (P,).
+    def dual_values(self, HtY: Array, YT: Array, YY: Array) -> tuple[Array, Array]:
+        r"""Bound the optimum from below with multipliers Y of the residuals.
 
         For Y within the loss's dual ball (:math:`\|y_i\| \le \tau`; every multiplier of the solver
         is) and any :math:`0 \le c \le 1`, with :math:`w_j` the rows (or cells) of H'Y,
@@ -201,26 +216,34 @@ class Problem:
             H'Y.
         YT, YY : array (P,)
             Inner products <Y, T> and <Y, Y>.
+
+        Returns
+        -------
+        bounds, scales : array (P,)
+            D(c) and c of the best c.
         """
         q = 1.0 / self.tau if self.loss == "squared" else self.delta / self.tau
         w = norms(HtY, grouped=self.grouped)
-        return np.array(
-            [
-                _best_bound(YT[p], q[p] * YY[p], w[:, p].ravel(), self.l1[p], self.l2[p])
-                for p in range(self.n_problems)
-            ]
-        )
+        best = [
+            _best_bound(YT[p], q[p] * YY[p], w[:, p].ravel(), self.l1[p], self.l2[p])
+            for p in range(self.n_problems)
+        ]
+        bounds, scales = np.array(best).reshape(-1, 2).T
+        return bounds, scales
 
 
-def _best_bound(a: float, b: float, w: Array, l1: float, l2: float) -> float:
-    """Maximise -a c - b c^2 / 2 - sum_j max(c w_j - l1, 0)^2 / (2 l2) over 0 <= c <= 1."""
+def _best_bound(a: float, b: float, w: Array, l1: float, l2: float) -> tuple[float, float]:
+    """Maximise -a c - b c^2 / 2 - sum_j max(c w_j - l1, 0)^2 / (2 l2) over 0 <= c <= 1.
+
+    Returns the maximum and its c.
+    """
     if a >= 0:  # the derivative at c = 0 is -a
-        return 0.0
+        return 0.0, 0.0
     w = np.sort(w[w > l1])[::-1]  # the others stay below l1 for every c
     if not w.size or l2 == 0:
         limit = l1 / w[0] if w.size else 1.0
         c = min(limit, -a / b) if b > 0 else limit
-        return -a * c - 0.5 * b * c * c
+        return -a * c - 0.5 * b * c * c, c
     # The derivative falls in c, linearly between the breakpoints l1 / w_j; `active` counts those
     # it passes while still positive.
     sum_w, sum_ww = np.cumsum(w), np.cumsum(w * w)
@@ -235,4 +258,4 @@ def _best_bound(a: float, b: float, w: Array, l1: float, l2: float) -> float:
     high = breaks[active] if active < len(breaks) else 1.0
     c = min(max(c, low), high)
     over = np.maximum(c * w - l1, 0.0)
-    return float(-a * c - 0.5 * b * c * c - (over @ over) / (2 * l2))
+    return float(-a * c - 0.5 * b * c * c - (over @ over) / (2 * l2)), float(c)

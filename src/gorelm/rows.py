@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +78,11 @@ class Rows:
         """Return (N, L, m)."""
         return (*self.H.shape, self.T.shape[1])
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of the N-sized state."""
+        return self.H.dtype
+
     def start(self, problem: Problem, cap: float = np.inf) -> Array:
         """Set U = 0 and E = 0, but where a norm of T is beyond `cap`, the E that takes it back.
 
@@ -95,6 +101,51 @@ class Rows:
             self.E += (near - self.T)[:, None]
             HtD += _product(self.H, self.E)
         return HtD
+
+    def resume(
+        self, B: Array, dual: Array, problem: Problem, rho: Array, cap: Array
+    ) -> tuple[Array, Moves]:
+        """Set E = HB - T and U = dual / rho; returns what `step` does, for no step.
+
+        Parameters
+        ----------
+        B : array (L, P, m)
+            Weights.
+        dual : array (N, P, m)
+            Multipliers rho U within the loss's dual ball.
+        problem, rho, cap
+            As for `step`.
+        """
+        weights, count = self._flat(B), B.shape[1]
+        self.E = np.empty((len(self.H), *B.shape[1:]), dtype=self.H.dtype)
+        self.U = np.asarray(dual / rho[:, None], dtype=self.H.dtype)
+        products = np.zeros((len(B), 2 * count, B.shape[2]))
+        sums, loss = np.zeros((3, count)), np.zeros((2, count))
+        for rows in self._blocks(weights.shape[1], many_sums=True):
+            h, t, u = self.H[rows], self.T[rows], self.U[rows]
+            e = (h @ weights).reshape(len(h), *B.shape[1:]) - t[:, None]
+            products += _product(h, np.concatenate([e - u, u], axis=1))
+            sums += [_squares(e), _squares(u), _inner(u, t)]
+            loss += self._loss(e, problem, cap, rows)
+            self.E[rows] = e
+        size, UU, UT = sums
+        still = np.zeros(count)
+        HtD, HtU = products[:, :count], products[:, count:]
+        return HtD, Moves(still, size, still, UU, UT, HtU, loss, size, size, 0.0 * HtU)
+
+    def dual(
+        self,
+        which: npt.NDArray[np.bool_],
+        rho: Array,
+        scale: Array,
+        correction: Array | None = None,
+    ) -> Array:
+        """Return the multipliers scale (rho U - H correction) of some problems, (N, ., m)."""
+        Y = self.U[:, which] * (scale * rho)[which, None]
+        if correction is not None and correction[:, which].any():
+            A = scale[which, None] * correction[:, which]
+            Y -= (self.H @ self._flat(A)).reshape(Y.shape)
+        return np.asarray(Y, dtype=self.dtype)
 
     def keep(self, which: npt.NDArray[np.bool_]) -> None:
         """Drop the state of the problems that have left the batch."""
@@ -198,6 +249,28 @@ class Rows:
             HtdE,
         )
 
+    def corrected(self, A: Array, which: Any, problem: Problem, rho: Array) -> tuple[Array, Array]:
+        """Judge the multipliers rho U - HA of the problems `which`, for corrections A (L, P, m).
+
+        Returns
+        -------
+        reach, squares : array (P,)
+            How many times the radius of the loss's dual ball they reach, and their squared norm.
+        """
+        reach, squares = np.zeros(A.shape[1]), np.zeros(A.shape[1])
+        weights, rho = self._flat(A), rho.astype(self.dtype)[:, None]
+        for rows in self._blocks(weights.shape[1]):
+            Y = rho * self.U[rows][:, which]
+            Y -= (self.H[rows] @ weights).reshape(Y.shape)
+            reach = np.maximum(reach, problem.dual_reach(Y, self._rows_of(self._omega, rows)))
+            squares += _squares(Y)
+        return reach, squares
+
+    @property
+    def complete(self) -> bool:
+        """Whether every target cell is known."""
+        return self._observed is None or bool(self._observed.all())
+
     def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
         """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
         total, weights = np.zeros((2, X.shape[1])), self._flat(X)
@@ -233,7 +306,8 @@ class Rows:
 
     def _blocks(self, n_columns: int, *, many_sums: bool = False) -> Iterator[slice]:
         n_rows, n_hidden, _ = self.shape
-        size = max(32, _BLOCK_WORK // max(1, n_hidden * n_columns)) * (4 if many_sums else 1)
+        smallest = 32 if n_columns < 32 else 256
+        size = max(smallest, _BLOCK_WORK // max(1, n_hidden * n_columns) * (4 if many_sums else 1))
         for start in range(0, n_rows, size):
             yield slice(start, min(start + size, n_rows))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from scipy import linalg
 
 from gorelm import admm
-from gorelm.admm import ADAPTIVE, Record, Settings, Solution
+from gorelm.admm import ADAPTIVE, Record, Settings, Solution, State
 from gorelm.factor import (
     CholeskyFactor,
     EighFactor,
@@ -33,10 +34,10 @@ from gorelm.factor import (
     product,
 )
 from gorelm.problem import Problem
-from gorelm.prox import Array
+from gorelm.prox import Array, norms
 from gorelm.rows import Rows, typical_norm, within
 
-__all__ = ["minimum_norm", "refuse_huge", "solve"]
+__all__ = ["System", "minimum_norm", "refuse_huge", "solve"]
 
 # Robust losses see only the direction of a target this many typical sizes away (to the eighth
 # digit); its length would only cost digits of everything else.
@@ -68,26 +69,123 @@ def solve(
     settings, callback
         See `gorelm.admm.solve`.
     """
-    if problem.loss != "squared":
-        T = within(T, problem, omega, _FARTHEST * typical_norm(T, problem, omega))
-    refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
-    if H.shape[0] < H.shape[1]:  # small, and its null space magnifies float32's rounding
-        H = H.astype(np.float64, copy=False)
-    direct = problem.loss == "squared" and observed is None
-    if direct and not problem.is_sparse and settings.stop == "gap":
-        return _ridge(H, T, problem)
-    kind, expand = _factor_for(problem), None
-    factor: Factor
-    if H.shape[0] >= H.shape[1]:
-        factor = kind(gram(H))
-    elif problem.is_sparse or settings.always_split:
-        factor = WideFactor(H, kind, exact=settings.tol < 1e-3)
-    else:
-        H, expand = _row_space(H)
-        factor = kind(gram(H))
-    rows = Rows(H, T, omega, observed)
-    solution = admm.solve(rows, factor, problem, settings, callback, direct=direct)
-    return solution if expand is None else replace(solution, coef=expand(solution.coef))
+    system = System(H, T, problem, omega, observed, tol=settings.tol)
+    return system.solve(problem, settings, callback)
+
+
+class System:
+    """H and T with the decompositions that solving takes, each made when first needed and kept.
+
+    Parameters
+    ----------
+    H, T, omega, observed
+        As for `solve`.
+    like : Problem
+        One of the problems, or a batch of as many as will be solved together.
+    tol : float
+        Smallest tolerance that will be asked for.
+    """
+
+    def __init__(
+        self,
+        H: Array,
+        T: Array,
+        like: Problem,
+        omega: Array | None = None,
+        observed: npt.NDArray[np.bool_] | None = None,
+        *,
+        tol: float = ADAPTIVE.tol,
+    ) -> None:
+        if like.loss != "squared":
+            T = within(T, like, omega, _FARTHEST * typical_norm(T, like, omega))
+        refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
+        if H.shape[0] < H.shape[1]:  # small, and its null space magnifies float32's rounding
+            H = H.astype(np.float64, copy=False)
+        self.H, self.T, self._omega, self._observed = H, T, omega, observed
+        self._direct = like.loss == "squared" and observed is None
+        self._kind = _factor_for(like)
+        self._exact = tol < 1e-3
+
+    def solve(
+        self,
+        problem: Problem,
+        settings: Settings = ADAPTIVE,
+        callback: Callable[[Record], Any] | None = None,
+        *,
+        start: State | None = None,
+        keep_state: bool = False,
+    ) -> Solution:
+        """Minimise; see `gorelm.admm.solve` for the parameters."""
+        if self._direct and not problem.is_sparse and settings.stop == "gap":
+            return self._ridge(problem)
+        split = problem.is_sparse or settings.always_split
+        wide = self.H.shape[0] < self.H.shape[1]
+        factor, H, expand = self._factor, self.H, None
+        if wide and split:
+            factor = self._wide_factor
+        elif wide:
+            factor, H, expand = self._shrunk
+        solution = admm.solve(
+            Rows(H, self.T, self._omega, self._observed),
+            factor,
+            problem,
+            settings,
+            callback,
+            direct=self._direct,
+            start=start,
+            keep_state=keep_state,
+        )
+        return solution if expand is None else replace(solution, coef=expand(solution.coef))
+
+    def largest_pull(self, problem: Problem) -> float:
+        """Return the largest row of H'Y for the pull Y of the targets on an empty model.
+
+        With tau times that for l1, or more, the best model is empty.
+        """
+        T, squared = self.T, problem.loss == "squared"
+        if not squared:
+            r = problem.residual_norms(T)
+            T = T / (r[:, None] if r.ndim == 1 else r).clip(np.finfo(float).tiny)
+            if self._omega is not None:
+                T = T * self._omega[:, None]
+        return float(norms(product(self.H, T), grouped=problem.grouped).max(initial=0.0))
+
+    @cached_property
+    def _factor(self) -> Factor:
+        return self._kind(gram(self.H))
+
+    @cached_property
+    def _wide_factor(self) -> Factor:
+        return WideFactor(self.H, self._kind, exact=self._exact)
+
+    @cached_property
+    def _shrunk(self) -> tuple[Factor, Array, Callable[[Array], Array]]:
+        H, expand = _row_space(self.H)
+        return self._kind(gram(H)), H, expand
+
+    @cached_property
+    def _row_factor(self) -> Factor:
+        return self._kind(gram_rows(self.H))
+
+    def _ridge(self, problem: Problem) -> Solution:
+        r"""Solve :math:`(H'H + (l_2/\tau) I) B = H'T`, on the N x N side when H is wide."""
+        H, T, count = self.H, self.T, problem.n_problems
+        shifts, HtT = problem.l2 / problem.tau, product(H, T)
+        if H.shape[0] < H.shape[1]:
+            A = self._row_factor.solve(shifts, _repeat(T, count))
+            coef: Array = (H.T @ A.reshape(len(A), -1)).reshape(-1, *A.shape[1:])
+        else:
+            coef = self._factor.solve(shifts, _repeat(HtT, count))
+        # At the optimum <HB, HB - T> = -(l2 / tau) <B, B>.
+        objective = 0.5 * problem.tau * (np.vdot(T, T) - np.einsum("lpm,lm->p", coef, HtT))
+        return Solution(
+            np.asarray(coef, dtype=np.float64),
+            [1] * count,
+            ["converged"] * count,
+            objective.tolist(),
+            [0.0] * count,
+            [[] for _ in range(count)],
+        )
 
 
 def refuse_huge(A: Array, name: str, dtype: np.dtype[Any], remedy: str) -> None:
@@ -117,27 +215,6 @@ def minimum_norm(H: Array, T: Array) -> Array:
     if failed:
         raise linalg.LinAlgError("the singular value decomposition of the hidden outputs failed")
     return np.asarray(B[:n_hidden])
-
-
-def _ridge(H: Array, T: Array, problem: Problem) -> Solution:
-    r"""Solve :math:`(H'H + (l_2/\tau) I) B = H'T`, on the N x N side when H is wide."""
-    shifts, HtT = problem.l2 / problem.tau, product(H, T)
-    if H.shape[0] < H.shape[1]:
-        A = _factor_for(problem)(gram_rows(H)).solve(shifts, _repeat(T, len(shifts)))
-        coef: Array = (H.T @ A.reshape(len(A), -1)).reshape(-1, *A.shape[1:])
-    else:
-        coef = _factor_for(problem)(gram(H)).solve(shifts, _repeat(HtT, len(shifts)))
-    # At the optimum <HB, HB - T> = -(l2 / tau) <B, B>.
-    objective = 0.5 * problem.tau * (np.vdot(T, T) - np.einsum("lpm,lm->p", coef, HtT))
-    count = problem.n_problems
-    return Solution(
-        np.asarray(coef, dtype=np.float64),
-        [1] * count,
-        ["converged"] * count,
-        objective.tolist(),
-        [0.0] * count,
-        [[] for _ in range(count)],
-    )
 
 
 def _factor_for(problem: Problem) -> type[CholeskyFactor] | type[EighFactor]:

@@ -1,0 +1,305 @@
+r"""Whole regularisation paths: every lam and l1_ratio of a grid, for about the price of a few fits.
+
+The problems of a grid differ in two numbers, so they share H, T, one decomposition and every pass
+over the rows (`gorelm.admm` runs them as one batch). And they are neighbours: the optimum
+:math:`F^*(\lambda)` is concave, its dual jointly so in the multipliers and :math:`\lambda`. What
+lies between the solutions at two lams, primal and dual alike and in the same proportion as lam, is
+therefore nearly a solution, and often certified as good enough without a single iteration. So the
+grid is solved from coarse to fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gorelm.admm import ADAPTIVE, Record, Settings, Solution, State
+from gorelm.problem import LossName, Problem
+from gorelm.prox import Array
+from gorelm.solver import System
+
+__all__ = ["Path", "default_lams", "gorelm_path", "solve_path"]
+
+COARSEST = 8
+MEMORY_BUDGET = 2**30
+# Without ridge the weights follow a change of lam more slowly; a looser split lets them.
+LOOSER_WITHOUT_RIDGE = 0.2
+
+
+@dataclass
+class Path:
+    """Solutions over a grid; the leading axes are (l1_ratio, lam)."""
+
+    lams: Array  # (n_lams,), decreasing
+    l1_ratios: Array  # (n_ratios,)
+    coefs: Array  # (n_ratios, n_lams, L, m)
+    objective: Array
+    dual_gap: Array  # proven relative distance of each objective from its optimum
+    n_iter: Array  # 0: certified between its neighbours, without an iteration
+    converged: Array
+
+
+def gorelm_path(
+    H: Any,
+    T: Any,
+    lams: Any = None,
+    l1_ratios: Any = 0.0,
+    *,
+    loss: LossName = "l21",
+    tau: float = 1.0,
+    delta: float = 0.0,
+    grouped: bool = True,
+    sample_weight: Any = None,
+    n_lams: int = 41,
+    eps: float = 1e-6,
+    tol: float = 1e-3,
+    max_iter: int | None = None,
+    memory_budget: float = MEMORY_BUDGET,
+    callback: Callable[[Record], Any] | None = None,
+) -> Path:
+    r"""Solve a GOR-ELM (or its relatives) for every lam and l1_ratio of a grid.
+
+    .. math:: \min_B\; \tau \sum_i h_\delta(\|h_i B - t_i\|_2) + \lambda\alpha \|B\|_{2,1}
+              + \frac{\lambda(1-\alpha)}{2} \|B\|_F^2
+
+    ==============================  =====================================================
+    method                          arguments
+    ==============================  =====================================================
+    GOR-ELM                         as they are
+    OR-ELM, C = 1 / lam             ``loss="l1"``
+    GR-ELM, C / lam = 1 / lam       ``loss="squared"``, ``l1_ratios`` above 0
+    R-ELM, C = 1 / lam              ``loss="squared"`` (closed form)
+    ==============================  =====================================================
+
+    Parameters
+    ----------
+    H : array (N, L)
+        Hidden outputs.
+    T : array (N, m)
+        Targets, in the units that the loss should see.
+    lams : array, optional
+        Weights of the penalty; default: `default_lams` with `n_lams` and `eps`.
+    l1_ratios : float or array, default=0
+        Shares of the l2,1 penalty.
+    loss : {"l21", "l1", "squared"}, default="l21"
+        See `gorelm.problem`.
+    tau, delta : float
+        Weight of the errors; norm up to which robust losses are quadratic.
+    grouped : bool, default=True
+        Whether the sparse penalty empties whole nodes or single weights.
+    sample_weight : array (N,), optional
+        Positive weights of the rows.
+    n_lams, eps : int, float
+        The default grid's length, and its smallest lam as a share of its largest.
+    tol, max_iter
+        Relative duality gap at which each problem stops, and its most iterations.
+    memory_budget : float, default=2**30
+        Bytes that the state of a batch may take beyond H, T and the result; the grid is split to
+        stay below.
+    callback : callable, optional
+        Called with each record of each problem's history (see `GORELMRegressor`), with `lam` and
+        `l1_ratio` added; a true return value ends the batch it came from.
+
+    Returns
+    -------
+    Path
+        Weights, objectives and certificates, lams in decreasing order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gorelm.path import gorelm_path
+    >>> rng = np.random.default_rng(0)
+    >>> H, T = rng.random((60, 20)), rng.normal(size=(60, 2))
+    >>> path = gorelm_path(H, T, l1_ratios=[0.0, 0.5], n_lams=9)
+    >>> path.coefs.shape, bool(path.converged.all())
+    ((2, 9, 20, 2), True)
+    """
+    H, T = np.asarray(H), np.asarray(T, dtype=float)
+    if H.ndim != 2 or T.ndim != 2 or len(H) != len(T) or not len(H):
+        raise ValueError(
+            f"H must be (N, L) and T (N, m) with the same N > 0; got {H.shape} and {T.shape}"
+        )
+    H = H if H.dtype == np.float32 else H.astype(float, copy=False)
+    for name, A in (("H", H), ("T", T)):
+        if not np.isfinite(A).all():
+            raise ValueError(f"{name} has values that are not finite")
+    omega = None
+    if sample_weight is not None:
+        omega = np.sqrt(np.asarray(sample_weight, dtype=float))
+        if omega.shape != (len(H),) or not (omega > 0).all():
+            raise ValueError("sample_weight must hold one positive number for each row")
+        H, T = H * omega[:, None].astype(H.dtype), T * omega[:, None]
+    ratios = checked_grid("l1_ratios", l1_ratios, largest=1.0)
+    like = Problem(loss, [tau, tau], 1.0, 1.0, delta, grouped)
+    system = System(H, T, like, omega, tol=tol)
+    if lams is None:
+        lams = default_lams(system, like, ratios, n_lams, eps)
+    settings = replace(ADAPTIVE, tol=tol, max_iter=max_iter or ADAPTIVE.max_iter)
+    return solve_path(system, like, lams, ratios, settings, memory_budget, callback)
+
+
+def default_lams(
+    system: System, like: Problem, l1_ratios: Array, n_lams: int = 41, eps: float = 1e-6
+) -> Array:
+    r"""Geometric grid from the smallest lam that empties every model, down to `eps` of it.
+
+    The model of share :math:`\alpha` is empty from
+    :math:`\lambda = \tau \max_j \|(H'Y)_j\| / \alpha` on, where Y holds the directions of the
+    targets (the targets themselves for the squared loss). Models without sparsity
+    (:math:`\alpha = 0`) are never empty; at the value for :math:`\alpha = 1` they are all but
+    constant.
+    """
+    if n_lams < 1 or not 0 < eps < 1:
+        raise ValueError(f"n_lams must be at least 1 and eps in (0, 1); got {n_lams} and {eps}")
+    positive = l1_ratios[l1_ratios > 0]
+    share = positive.min() if positive.size else 1.0
+    largest = float(like.tau[0]) * system.largest_pull(like) / share
+    return np.geomspace(largest or 1.0, (largest or 1.0) * eps, n_lams)
+
+
+def checked_grid(name: str, values: Any, *, largest: float = np.inf) -> Array:
+    """Return a grid as a sorted array without repeats, or say what is wrong with it."""
+    grid = np.unique(np.atleast_1d(np.asarray(values, dtype=float)))
+    if not grid.size:
+        raise ValueError(f"{name} is empty: give at least one value")
+    if not (np.isfinite(grid).all() and grid[0] >= 0 and grid[-1] <= largest):
+        limits = "not negative" if largest == np.inf else f"between 0 and {largest:g}"
+        raise ValueError(f"{name} must be finite and {limits}; got {values}")
+    return grid
+
+
+def solve_path(
+    system: System,
+    like: Problem,
+    lams: Any,
+    l1_ratios: Array,
+    settings: Settings = ADAPTIVE,
+    memory_budget: float = MEMORY_BUDGET,
+    callback: Callable[[Record], Any] | None = None,
+) -> Path:
+    """Solve the grid; `like` gives everything but the penalty's weights."""
+    lams = checked_grid("lams", lams)[::-1]
+    if lams[-1] == 0:
+        raise ValueError("lams must be positive: without a penalty the solution is not unique")
+    n_rows, n_hidden, n_targets = (*system.H.shape, system.T.shape[1])
+    shape = (len(l1_ratios), len(lams))
+    path = Path(
+        lams,
+        l1_ratios,
+        np.empty((*shape, n_hidden, n_targets)),
+        np.empty(shape),
+        np.empty(shape),
+        np.empty(shape, dtype=int),
+        np.empty(shape, dtype=bool),
+    )
+    kept = n_rows * n_targets * system.H.itemsize
+    running = 3 * kept + 12 * 8 * n_hidden * n_targets
+    at_once = max(1, int(memory_budget / 2 // running))
+    lines = int(memory_budget / 2 // (kept * len(lams)))
+    for ratios in _groups(l1_ratios, max(1, lines)):
+        grid = _Grid(system, like, lams, l1_ratios[ratios], settings, at_once, callback)
+        for problems, solution in grid.solve(warm=lines > 0):
+            where = (ratios[problems // len(lams)], problems % len(lams))
+            path.coefs[where] = solution.coef.transpose(1, 0, 2)
+            path.objective[where] = solution.objective
+            path.dual_gap[where], path.n_iter[where] = solution.dual_gap, solution.n_iter
+            path.converged[where] = np.equal(solution.status, "converged")
+    return path
+
+
+def _groups(l1_ratios: Array, size: int) -> Iterator[Any]:
+    """Lines (one per l1_ratio) to solve together: those with a weight split, and those without."""
+    for lines in (np.flatnonzero(l1_ratios == 0), np.flatnonzero(l1_ratios > 0)):
+        for start in range(0, len(lines), size):
+            yield lines[start : start + size]
+
+
+@dataclass
+class _Grid:
+    """Lines of one kind; problem number p stands for line p // n_lams and lam p % n_lams."""
+
+    system: System
+    like: Problem
+    lams: Array
+    ratios: Array
+    settings: Settings
+    at_once: int
+    callback: Callable[[Record], Any] | None
+
+    def solve(self, *, warm: bool) -> Iterator[tuple[Any, Solution]]:
+        n = len(self.lams)
+        closed_form = self.like.loss == "squared" and not self.ratios.any()
+        if not warm or closed_form:
+            every = np.arange(len(self.ratios) * n)
+            for problems in self._batches(every):
+                yield problems, self._run(problems, None, keep_state=False)
+            return
+        states: list[State | None] = [None] * (len(self.ratios) * n)
+        for step in _steps(n):
+            lams = [i for i in range(0, n, step) if states[i] is None]
+            level = np.concatenate([line * n + np.array(lams) for line in range(len(self.ratios))])
+            for problems in self._batches(level):
+                start = self._between(problems, step, states)
+                solution = self._run(problems, start, keep_state=step > 1)
+                if solution.end is not None:
+                    for k, p in enumerate(problems):
+                        states[p] = solution.end.take(np.array([k]))
+                yield problems, solution
+
+    def _batches(self, problems: Any) -> Iterator[Any]:
+        for start in range(0, len(problems), self.at_once):
+            yield problems[start : start + self.at_once]
+
+    def _between(self, problems: Any, step: int, states: Sequence[State | None]) -> State | None:
+        """Mix the states of the neighbours one step to each side, in proportion of lam."""
+        n = len(self.lams)
+        below = [states[p - step] if p % n >= step else None for p in problems]
+        if any(state is None for state in below):  # the coarsest level has no neighbours
+            return None
+        above = [states[p + step] if p % n + step < n else None for p in problems]
+        left = State.join([s for s in below if s is not None])
+        right = State.join(
+            [b if a is None else a for a, b in zip(above, below, strict=True) if b is not None]
+        )
+        i = problems % n
+        ends = self.lams[i - step], self.lams[np.minimum(i + step, n - 1)]
+        share = (ends[0] - self.lams[i]) / (ends[0] - ends[1])
+        start = State.mix(left, right, share)
+        no_ridge = self._problem(problems).l2 == 0
+        return replace(start, sigma=start.sigma * np.where(no_ridge, LOOSER_WITHOUT_RIDGE, 1.0))
+
+    def _run(self, problems: Any, start: State | None, *, keep_state: bool) -> Solution:
+        callback = None
+        if self.callback is not None:
+            ask, n = self.callback, len(self.lams)
+
+            def callback(record: Record) -> Any:
+                p = problems[int(record.pop("problem", 0))]
+                grid_point = {"lam": float(self.lams[p % n]), "l1_ratio": self.ratios[p // n]}
+                return ask({**record, **grid_point})
+
+        return self.system.solve(
+            self._problem(problems), self.settings, callback, start=start, keep_state=keep_state
+        )
+
+    def _problem(self, problems: Any) -> Problem:
+        lam, ratio = self.lams[problems % len(self.lams)], self.ratios[problems // len(self.lams)]
+        return replace(
+            self.like,
+            tau=self.like.tau[0],
+            delta=self.like.delta[0],
+            l1=lam * ratio,
+            l2=lam * (1 - ratio),
+        )
+
+
+def _steps(n_lams: int) -> list[int]:
+    """Strides from coarse to fine: 8, 4, 2, 1, without those that would skip most of the grid."""
+    steps = [COARSEST]
+    while steps[-1] > 1:
+        steps.append(steps[-1] // 2)
+    return [step for step in steps if 2 * step < n_lams or step == 1]

@@ -3,9 +3,14 @@
 from gorelm.estimators import (
     ELMRegressor,
     GORELMRegressor,
+    GORELMRegressorCV,
     GRELMRegressor,
+    GRELMRegressorCV,
     ORELMRegressor,
+    ORELMRegressorCV,
     RELMRegressor,
+    RELMRegressorCV,
+    RobustELMRegressor,
 )
 
 __version__ = "0.1.0.dev0"
@@ -13,7 +18,12 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "ELMRegressor",
     "GORELMRegressor",
+    "GORELMRegressorCV",
     "GRELMRegressor",
+    "GRELMRegressorCV",
     "ORELMRegressor",
+    "ORELMRegressorCV",
     "RELMRegressor",
+    "RELMRegressorCV",
+    "RobustELMRegressor",
 ]

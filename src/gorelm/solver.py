@@ -119,11 +119,12 @@ class System:
         if self._direct and not problem.is_sparse and settings.stop == "gap":
             return self._ridge(problem)
         split = problem.is_sparse or settings.always_split
-        wide = self.H.shape[0] < self.H.shape[1]
-        factor, H, expand = self._factor, self.H, None
-        if wide and split:
+        H, expand = self.H, None
+        if H.shape[0] >= H.shape[1]:
+            factor = self._factor
+        elif split:
             factor = self._wide_factor
-        elif wide:
+        else:
             factor, H, expand = self._shrunk
         solution = admm.solve(
             Rows(H, self.T, self._omega, self._observed),

@@ -7,11 +7,23 @@ from gorelm.estimators.batch import (
     ORELMRegressor,
     RELMRegressor,
 )
+from gorelm.estimators.cv import (
+    GORELMRegressorCV,
+    GRELMRegressorCV,
+    ORELMRegressorCV,
+    RELMRegressorCV,
+)
+from gorelm.estimators.robust import RobustELMRegressor
 
 __all__ = [
     "ELMRegressor",
     "GORELMRegressor",
+    "GORELMRegressorCV",
     "GRELMRegressor",
+    "GRELMRegressorCV",
     "ORELMRegressor",
+    "ORELMRegressorCV",
     "RELMRegressor",
+    "RELMRegressorCV",
+    "RobustELMRegressor",
 ]

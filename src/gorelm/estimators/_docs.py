@@ -79,11 +79,47 @@ n_features_in_ : int
 feature_names_in_ : ndarray of str
     Names of the inputs, when X was a frame with string column names."""
 
-_PARTS = {"hidden": HIDDEN, "solver": SOLVER, "seed": SEED, "fitted": FITTED}
+SEARCH = """\
+n_lams : int, default=41
+    Number of penalties in the default grid.
+eps : float, default=1e-6
+    Smallest penalty of the default grid as a share of its largest.
+cv : int, splitter or iterable of splits, default=5
+    Number of folds (shuffled, from `random_state`), or scikit-learn's other ways to say it.
+scoring : str or callable, default="mean_norm"
+    "mean_norm", "median_norm" or "trimmed_norm" of the validation rows' errors, in units of the
+    scaled targets (see `gorelm.selection`); or any scikit-learn scorer.
+one_standard_error : bool, default=False
+    Take the largest penalty whose mean score is within one standard error of the best.
+tol, max_iter
+    Relative duality gap at which every fit stops, and its most iterations.
+n_jobs : int, default=None
+    Processes to share the folds and layers among, -1 for all cores; the result is the same.
+progress : bool, default=False
+    Show a progress bar (needs ``gorelm[progress]``)."""
+
+SEARCHED = """\
+cv_results_ : dict of arrays
+    Parameters and scores of every candidate (larger is better), ready for ``pandas.DataFrame``.
+best_index_, best_score_
+    Which row of it was chosen, and its mean score.
+cv_outlier_scores_ : ndarray of shape (n_samples,)
+    Norm of each row's error under models that did not see it (NaN where `cv` never tests a row).
+cv_outlier_mask_ : ndarray of bool, shape (n_samples,)
+    Rows whose out-of-fold score is above Tukey's fence."""
+
+_PARTS = {
+    "hidden": HIDDEN,
+    "solver": SOLVER,
+    "seed": SEED,
+    "fitted": FITTED,
+    "search": SEARCH,
+    "searched": SEARCHED,
+}
 
 
 def document(cls: T) -> T:
-    """Fill ``{hidden}``, ``{solver}``, ``{seed}`` and ``{fitted}`` in a class's docstring."""
+    """Fill the shared parts, ``{hidden}`` and so on, in a class's docstring."""
     doc = cls.__doc__ or ""  # absent under python -OO
     for name, text in _PARTS.items():
         doc = doc.replace("    {" + name + "}", indent(text, "    "))

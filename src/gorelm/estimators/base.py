@@ -123,31 +123,11 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         used = (w > 0) & known.any(axis=1)
         _require_targets(known[used])
         rows = slice(None) if used.all() else used
-        w, known = w[rows], known[rows]
+        w = w[rows]
 
-        X_scaled, offset, T_scaled = self._scale(X[rows], T[rows], w)
-        self.hidden_ = HiddenLayer.draw(
-            self.n_hidden,
-            X.shape[1],
-            activation=self.activation,
-            weights=self.weights,
-            weight_scale=self.weight_scale,
-            direct_link=self.direct_link,
-            random_state=self.random_state,
-            X=X_scaled,
-            sample_weight=w,
-            offset=offset,
-        )
-        H = self._hidden_outputs(X_scaled, offset)
-        del X_scaled
-
-        omega = None if (w == 1.0).all() else np.sqrt(w)
-        observed = None if known.all() else known
-        T_scaled[~known] = 0.0
-        rounding = 1e-4 * float(weighted_quantiles(row_norms(T_scaled), 0.5, w))
-        if omega is not None:
-            H *= omega[:, None].astype(H.dtype)
-            T_scaled *= omega[:, None]
+        H, T_scaled, omega, observed = self._design(X[rows], T[rows], w)
+        sizes = row_norms(T_scaled) if omega is None else row_norms(T_scaled) / omega
+        rounding = 1e-4 * float(weighted_quantiles(sizes, 0.5, w))
         self._remember(self._solve(H, T_scaled, omega, observed))
 
         if used.all() and not self._overwrites_hidden:
@@ -166,6 +146,36 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         # A model that passes through most rows leaves rounding, and rounding has no outliers.
         self.outlier_threshold_ = max(outlier_threshold(self.outlier_scores_[rows], w), rounding)
         self.outlier_mask_ = self.outlier_scores_ > self.outlier_threshold_
+
+    def _design(self, X: Any, T: Array, w: Array) -> tuple[Array, Array, Array | None, Mask | None]:
+        """Scale, draw the hidden layer, and return H, T, omega and observed as `_solve` takes them.
+
+        Every row must have a positive weight and a known target.
+        """
+        known = ~np.isnan(T)
+        X_scaled, offset, T_scaled = self._scale(X, T, w)
+        self.hidden_ = HiddenLayer.draw(
+            self.n_hidden,
+            X.shape[1],
+            activation=self.activation,
+            weights=self.weights,
+            weight_scale=self.weight_scale,
+            direct_link=self.direct_link,
+            random_state=self.random_state,
+            X=X_scaled,
+            sample_weight=w,
+            offset=offset,
+        )
+        H = self._hidden_outputs(X_scaled, offset)
+        del X_scaled
+
+        omega = None if (w == 1.0).all() else np.sqrt(w)
+        observed = None if known.all() else known
+        T_scaled[~known] = 0.0
+        if omega is not None:
+            H *= omega[:, None].astype(H.dtype)
+            T_scaled *= omega[:, None]
+        return H, T_scaled, omega, observed
 
     def _scale(self, X: Any, T: Array, w: Array) -> tuple[Any, Array | None, Array]:
         """Fit both scalings and apply them; also returns what is left to add to a sparse X."""

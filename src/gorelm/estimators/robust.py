@@ -1,0 +1,509 @@
+r"""One estimator for people with dirty tables: no parameter needs to be known.
+
+Three steps, each on rows that the models judging them have not seen:
+
+1. *Screen.* A few GOR-ELMs (l2,1 loss: bounded pull of every row) over a coarse path. Their
+   out-of-fold errors, as the mean over the targets of log(1 + |error|), either fall into two clear
+   groups, then the upper one is set aside, or they do not, then every row stays, and only what is
+   far beyond all others is pulled in towards its prediction.
+2. *Search.* Ridge paths (closed form) of many hidden layers on the rows that stay; the best few
+   layers, each at its best penalty, become the members of an ensemble. Their out-of-fold errors
+   judge all rows again: what the screen missed goes, what it took wrongly comes back.
+3. *Fit.* The members are fitted on all rows that stay, with the Huberised l2,1 loss where rows
+   were set aside, so that an outlier that hides among them has a bounded pull too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from gorelm.admm import ADAPTIVE, Settings
+from gorelm.diagnostics import outlier_threshold, split_in_two
+from gorelm.estimators.base import Mask, _all_or_nothing, parameters, row_norms
+from gorelm.estimators.batch import GORELMRegressor, RELMRegressor
+from gorelm.hidden import HiddenLayer
+from gorelm.path import solve_path
+from gorelm.problem import LossName, Problem
+from gorelm.prox import Array
+from gorelm.scaling import Scaling
+from gorelm.selection import Fold, folds_of, track
+from gorelm.solver import System
+
+__all__ = ["RobustELMRegressor"]
+
+# Share of the variance of the rows' mean log errors that two groups must explain to be two: a bell
+# has 0.64, clean real data up to 0.73, data with 20 or 40 % of wrong rows from 0.77 on.
+TWO_GROUPS = 0.75
+OUTER_FENCE = 3.0  # Tukey's, for rows to set aside once the groups are known
+FAR_FENCE = 10.0  # beyond it even a single row is pulled in
+FARTHEST_INPUT = 20.0  # standard deviations; beyond, hidden nodes would extrapolate
+SCREEN_SETTINGS = Settings(tol=3e-3, max_iter=300)
+SCREEN_LAMS = 2.0 ** -np.arange(-1, 19, 2.0)  # in units of the lam that empties the model
+SEARCH_LAMS = 2.0 ** -np.linspace(0, 26, 16)  # in units of the squared norm of H
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A hidden layer to try; `spread` is the deviation of its nodes' inputs."""
+
+    activation: str
+    spread: float
+    direct_link: bool
+
+    def settings(self, n_hidden: int, n_features: int) -> dict[str, Any]:
+        """Return the parameters of an estimator with this layer."""
+        linear = self.activation == "linear"
+        return {
+            "n_hidden": 0 if linear else n_hidden,
+            "activation": "tanh" if linear else self.activation,
+            # Uniform weights on [-1, 1] have variance 1/3, inputs variance 1.
+            "weight_scale": self.spread * np.sqrt(3.0 / n_features),
+            "direct_link": self.direct_link,
+            "input_scaling": None,
+            "target_scaling": None,
+        }
+
+
+LINEAR = Layer("linear", 1.0, True)
+SCREEN_LAYERS = (
+    LINEAR,
+    Layer("cosine", 0.5, False),
+    Layer("cosine", 1.0, True),
+    Layer("tanh", 1.0, False),
+    Layer("tanh", 2.0, True),
+)
+SEARCH_LAYERS = (
+    LINEAR,
+    *(Layer("cosine", s, link) for s in (0.25, 0.5, 1.0) for link in (False, True)),
+    *(Layer("tanh", s, False) for s in (0.5, 1.0, 2.0, 4.0)),
+    *(Layer("relu", 1.0, link) for link in (False, True)),
+)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Scaled rows, and the penalties' path that every layer is tried with."""
+
+    X: Array
+    T: Array
+    w: Array
+    n_hidden: int
+    seed: int
+
+    def draw(self, layer: Layer, rows: Any) -> tuple[HiddenLayer, Array, Array | None]:
+        """Draw a layer; returns it with H of some rows (times omega) and omega."""
+        X, w = self.X[rows], self.w[rows]
+        names = ("n_hidden", "activation", "weight_scale", "direct_link")
+        settings = layer.settings(self.n_hidden, X.shape[1])
+        hidden = HiddenLayer.draw(
+            n_features=X.shape[1],
+            weights="uniform",
+            random_state=self.seed,
+            X=X,
+            sample_weight=w,
+            **{name: settings[name] for name in names},
+        )
+        H = hidden.transform(X)
+        omega = None if (w == 1.0).all() else np.sqrt(w)
+        return hidden, H if omega is None else H * omega[:, None], omega
+
+    def lams(self, loss: LossName, H: Array, T: Array, omega: Array | None) -> Array:
+        """Return the path's penalties for these rows."""
+        if loss == "squared":
+            return SEARCH_LAMS * max(float(np.vdot(H, H)), np.finfo(float).tiny)
+        like = Problem(loss, [1.0, 1.0], 1.0, 1.0)
+        return SCREEN_LAMS * (System(H, T, like, omega).largest_pull(like) or 1.0)
+
+    def out_of_fold(self, layer: Layer, loss: LossName, kept: Mask, fold: Fold) -> Array:
+        """Fit on a fold's kept training rows, predict its test rows: (n, lams, m)."""
+        train = fold.train[kept[fold.train]]
+        hidden, H, omega = self.draw(layer, train)
+        T = np.nan_to_num(self.T[train])
+        observed = ~np.isnan(self.T[train])
+        if omega is not None:
+            T = T * omega[:, None]
+        like = Problem(loss, [1.0, 1.0], 1.0, 1.0)
+        settings = ADAPTIVE if loss == "squared" else SCREEN_SETTINGS
+        system = System(H, T, like, omega, None if observed.all() else observed)
+        lams = self.lams(loss, H, T, omega)
+        path = solve_path(system, like, lams, np.zeros(1), settings)
+        coefs = np.moveaxis(path.coefs[0], 0, 1)  # (L, lams, m)
+        outputs = hidden.transform(self.X[fold.test]) @ coefs.reshape(len(coefs), -1)
+        return np.asarray(outputs.reshape(len(fold.test), *coefs.shape[1:]))
+
+
+@dataclass
+class _Member:
+    """A layer at one penalty, with what it predicts for rows it has not seen."""
+
+    layer: Layer
+    lam: int  # index in the path
+    score: float
+    predicted: Array
+
+
+@parameters
+class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Robust multi-target regression without a parameter to choose.
+
+    Scales inputs and targets, sets aside rows whose targets nothing explains, searches hidden
+    layers and penalties by cross-validation on the others, and averages the best few networks
+    (:mod:`gorelm.estimators.robust` has the whole story).
+
+    Parameters
+    ----------
+    n_hidden : int, default=1000
+        Hidden nodes of every member.
+    n_members : int, default=5
+        Networks to average.
+    cv : int, splitter or iterable of splits, default=5
+        Folds of the search.
+    search_rows : int, default=1000
+        Layers and penalties are compared on a random sample of so many rows when there are more;
+        the chosen ones are judged and fitted on all.
+    missing_targets : {"error", "ignore"}, default="error"
+        What NaN in y means: a mistake, or a cell to leave out.
+    n_jobs : int, default=None
+        Processes to share the folds and layers among; the result is the same.
+    progress : bool, default=False
+        Show a progress bar (needs ``gorelm[progress]``).
+    random_state : int, RandomState instance or None, default=None
+        Seed of folds and hidden layers; pass an int for reproducible results.
+
+    Attributes
+    ----------
+    members_ : list of estimators
+        The fitted networks, on scaled inputs and targets.
+    contaminated_ : bool
+        Whether the errors fell into two clear groups, so that rows were set aside.
+    outlier_scores_ : ndarray of shape (n_samples,)
+        Typical size e of each row's out-of-fold errors, in units of the targets' spread:
+        1 + e is the geometric mean of 1 + |error| over the targets.
+    outlier_threshold_ : float
+        Scores above it are flagged.
+    outlier_mask_ : ndarray of bool, shape (n_samples,)
+        The flagged rows; they had no part in the fit if `contaminated_`.
+    cv_results_ : dict of arrays
+        Settings and score (larger is better) of every layer at its best penalty.
+    n_features_in_ : int
+        Number of inputs.
+    feature_names_in_ : ndarray of str
+        Names of the inputs, when X was a frame with string column names.
+
+    Examples
+    --------
+    >>> from gorelm import RobustELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(300, outlier_ratio=0.3, random_state=0)
+    >>> model = RobustELMRegressor(n_hidden=100, random_state=0).fit(data.X, data.T)
+    >>> bool(model.outlier_mask_[data.planted].mean() > 0.9)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_hidden": [Interval(Integral, 1, None, closed="left")],
+        "n_members": [Interval(Integral, 1, None, closed="left")],
+        "cv": ["cv_object"],
+        "search_rows": [Interval(Integral, 2, None, closed="left")],
+        "missing_targets": RELMRegressor._parameter_constraints["missing_targets"],
+        "n_jobs": [Integral, None],
+        "progress": ["boolean"],
+        "random_state": ["random_state"],
+    }
+
+    n_hidden: int = 1000
+    n_members: int = 5
+    cv: Any = 5
+    search_rows: int = 1000
+    missing_targets: str = "error"
+    n_jobs: int | None = None
+    progress: bool = False
+    random_state: Any = None
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Screen, search and fit.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Inputs.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+        sample_weight : array of shape (n_samples,), optional
+            Weight of every row.
+
+        Returns
+        -------
+        self : object
+        """
+        with _all_or_nothing(self):
+            self._validate_params()
+            self._fit(X, y, sample_weight)
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        X, T, w = self._validate(X, y, sample_weight)
+        usable = (w > 0) & ~np.isnan(T).all(axis=1)
+        if not usable.any() or np.isnan(T[usable]).all(axis=0).any():
+            raise ValueError("every target needs a known value in a row of positive weight")
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        folds = folds_of(self.cv, X, T, seed)
+        self._input_scaling = Scaling.fit("standard", X[usable], w[usable])
+        X = self._scaled(X)
+
+        kept, telling, T = self._screen(X, T, w, folds, usable, seed)
+        members, kept = self._search(X, T, w, folds, kept, telling, seed)
+        self._fit_members(X, T, w, members, kept, seed)
+
+    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array, Array]:
+        X = validate_data(self, X, dtype=np.float64)
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
+                "is None."
+            )
+        finite: Any = "allow-nan" if self.missing_targets == "ignore" else True
+        T = check_array(
+            y, ensure_2d=False, dtype=np.float64, ensure_all_finite=finite, input_name="y"
+        )
+        check_consistent_length(X, T)
+        self._one_target = T.ndim == 1
+        w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return X, T.reshape(len(T), -1), w
+
+    def _scaled(self, X: Array) -> Array:
+        scaled, _ = self._input_scaling.apply(X)
+        return np.asarray(np.clip(scaled, -FARTHEST_INPUT, FARTHEST_INPUT))
+
+    # -- the three steps -------------------------------------------------------------------------
+
+    def _screen(
+        self, X: Array, T: Array, w: Array, folds: list[Fold], usable: Mask, seed: int
+    ) -> tuple[Mask, Mask, Array]:
+        """Return the rows that stay, the targets that can tell, and T with far rows pulled in."""
+        scaling = Scaling.fit("robust", T[usable], w[usable])
+        # A target whose middle half is one value has no spread to judge an error by (the rows off
+        # that value would all be outliers), and two or three values are labels.
+        telling = np.array([_has_spread(column[usable]) for column in T.T])
+        self.contaminated_ = False
+        if not telling.any():
+            return usable, telling, T
+        scaled = scaling.apply(T)[0][:, telling]
+        rows = Rows(X, scaled, w, self.n_hidden, seed)
+        sample = self._sample(usable, folds, seed)
+        members = self._best(rows, SCREEN_LAYERS, "l21", usable, sample, 3, "screening rows")
+        errors = self._errors(rows, members, "l21", usable, sample, folds)
+        sizes = _log_sizes(errors)
+        threshold, explained = split_in_two(sizes[usable], w[usable])
+        self.contaminated_ = explained >= TWO_GROUPS
+        if self.contaminated_:
+            return usable & (sizes <= threshold), telling, T
+        norms = _known_norms(errors)
+        far = outlier_threshold(norms[usable], w[usable], whisker=FAR_FENCE)
+        excess = np.maximum(1.0 - far / np.maximum(norms, np.finfo(float).tiny), 0.0)
+        T = T.copy()
+        T[:, telling] += excess[:, None] * errors * scaling.scale[telling]
+        return usable, telling, T
+
+    def _search(
+        self,
+        X: Array,
+        T: Array,
+        w: Array,
+        folds: list[Fold],
+        kept: Mask,
+        telling: Mask,
+        seed: int,
+    ) -> tuple[list[_Member], Mask]:
+        usable = (w > 0) & ~np.isnan(T).all(axis=1)
+        spread = Scaling.fit("robust", T[usable], w[usable]).scale
+        for _ in range(2 if self.contaminated_ else 1):
+            scaling = Scaling.fit("standard", *_without_gaps(T, kept, w))
+            rows = Rows(X, scaling.apply(T)[0], w, self.n_hidden, seed)
+            sample = self._sample(usable, folds, seed)
+            members = self._best(
+                rows, SEARCH_LAYERS, "squared", kept, sample, self.n_members, "searching layers"
+            )
+            errors = self._errors(rows, members, "squared", kept, sample, folds)
+            norms = _known_norms(errors)[kept]
+            self._delta = outlier_threshold(norms, w[kept], whisker=OUTER_FENCE)
+            judged = telling if telling.any() else slice(None)
+            sizes = _log_sizes((errors * scaling.scale / spread)[:, judged])
+            if self.contaminated_:
+                threshold, _ = split_in_two(sizes[usable], w[usable])
+            else:
+                threshold = outlier_threshold(sizes[usable], w[usable], whisker=OUTER_FENCE)
+            again = usable & (sizes <= threshold)
+            self._target_scaling = scaling
+            self.outlier_scores_ = np.expm1(sizes)
+            self.outlier_threshold_ = float(np.expm1(threshold))
+            self.outlier_mask_ = sizes > threshold
+            if not self.contaminated_ or (again == kept).all():
+                break
+            searched, kept = kept, again
+        else:
+            kept = searched
+        return members, kept
+
+    def _fit_members(
+        self, X: Array, T: Array, w: Array, members: list[_Member], kept: Mask, seed: int
+    ) -> None:
+        scaled = self._target_scaling.apply(T)[0]
+        rows = Rows(X, scaled, w, self.n_hidden, seed)
+        self.members_ = []
+        for member in members:
+            _, H, omega = rows.draw(member.layer, kept)
+            lam = float(rows.lams("squared", H, scaled[kept], omega)[member.lam])
+            settings = member.layer.settings(self.n_hidden, X.shape[1])
+            settings |= {"missing_targets": self.missing_targets, "random_state": seed}
+            model: Any = RELMRegressor(1.0 / lam, **settings)
+            if self.contaminated_:
+                # tau r^2 / (2 delta) with tau = delta is the ridge's loss, up to the threshold.
+                delta = self._delta or 1.0
+                model = GORELMRegressor(lam, tau=delta, delta=delta, **settings)
+            self.members_.append(model.fit(X[kept], scaled[kept], w[kept]))
+
+    # -- what they share -------------------------------------------------------------------------
+
+    def _sample(self, usable: Mask, folds: list[Fold], seed: int) -> list[Fold]:
+        """Return the folds, thinned to `search_rows` rows if there are more."""
+        if usable.sum() <= self.search_rows:
+            return [Fold(fold.train, fold.test) for fold in folds]
+        chosen = np.zeros(len(usable), dtype=bool)
+        rng = np.random.default_rng(seed)
+        chosen[rng.choice(np.flatnonzero(usable), self.search_rows, replace=False)] = True
+        return [Fold(f.train[chosen[f.train]], f.test[chosen[f.test]]) for f in folds]
+
+    def _run(
+        self, rows: Rows, layers: Any, loss: LossName, kept: Mask, folds: list[Fold], what: str
+    ) -> Iterator[list[Array]]:
+        """Yield each layer's out-of-fold predictions, one array per fold."""
+        tasks = [
+            delayed(rows.out_of_fold)(layer, loss, kept, fold) for layer in layers for fold in folds
+        ]
+        work = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
+        done: list[Array] = []
+        for predicted in track(work, len(tasks), what, show=self.progress):
+            done.append(predicted)
+            if len(done) == len(folds):
+                yield done
+                done = []
+
+    def _best(
+        self,
+        rows: Rows,
+        layers: tuple[Layer, ...],
+        loss: LossName,
+        kept: Mask,
+        folds: list[Fold],
+        count: int,
+        what: str,
+    ) -> list[_Member]:
+        """Return the best layers, each at its best penalty, best first."""
+        tested = np.concatenate([fold.test for fold in folds])
+        scored = kept[tested]
+        T, w = rows.T[tested], rows.w[tested]
+        candidates = []
+        for layer, parts in zip(
+            layers, self._run(rows, layers, loss, kept, folds, what), strict=True
+        ):
+            predicted = np.concatenate(parts)
+            errors = np.nan_to_num(predicted[scored] - T[scored][:, None])
+            squares = np.einsum("npm,npm->np", errors, errors)
+            losses = w[scored] @ (squares if loss == "squared" else np.sqrt(squares))
+            lam = int(np.argmin(losses))
+            score = -float(losses[lam] / w[scored].sum())
+            candidates.append(_Member(layer, lam, score, predicted[:, lam]))
+        candidates.sort(key=lambda member: -member.score)
+        if loss == "squared":
+            self.cv_results_ = {
+                "activation": np.array([c.layer.activation for c in candidates]),
+                "spread": np.array([c.layer.spread for c in candidates]),
+                "direct_link": np.array([c.layer.direct_link for c in candidates]),
+                "penalty": SEARCH_LAMS[[c.lam for c in candidates]],
+                "mean_test_score": np.array([c.score for c in candidates]),
+            }
+        return candidates[:count]
+
+    def _errors(
+        self,
+        rows: Rows,
+        members: list[_Member],
+        loss: LossName,
+        kept: Mask,
+        sample: list[Fold],
+        folds: list[Fold],
+    ) -> Array:
+        """Return every row's out-of-fold errors under the members' average; NaN: unknown."""
+        total, count = np.zeros(rows.T.shape), np.zeros(len(rows.T))
+        if sum(len(f.test) for f in sample) == sum(len(f.test) for f in folds):
+            tested = np.concatenate([fold.test for fold in folds])
+            for member in members:
+                np.add.at(total, tested, member.predicted)
+            np.add.at(count, tested, float(len(members)))
+        else:
+            layers = [member.layer for member in members]
+            runs = self._run(rows, layers, loss, kept, folds, "judging rows")
+            for member, parts in zip(members, runs, strict=True):
+                for fold, predicted in zip(folds, parts, strict=True):
+                    total[fold.test] += predicted[:, member.lam]
+                    count[fold.test] += 1.0
+        return np.asarray(total / np.maximum(count, 1.0)[:, None] - rows.T)
+
+    # -- using it --------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> Array:
+        """Predict the targets of new rows: the average of the members.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+        """
+        check_is_fitted(self)
+        X = self._scaled(validate_data(self, X, dtype=np.float64, reset=False))
+        mean = np.mean([member.predict(X) for member in self.members_], axis=0)
+        y = self._target_scaling.undo(mean.reshape(len(X), -1))
+        return np.asarray(y[:, 0] if self._one_target else y)
+
+
+def _known_norms(errors: Array) -> Array:
+    """Norms of rows of errors, as if unknown ones (NaN) were like the known."""
+    known = ~np.isnan(errors)
+    share = np.where(known.any(axis=1), known.mean(axis=1), 1.0)
+    return row_norms(np.nan_to_num(errors)) / np.sqrt(share)
+
+
+def _log_sizes(errors: Array) -> Array:
+    """Mean of log(1 + |error|) over the known targets; no single target can rule it."""
+    known = ~np.isnan(errors)
+    logs = np.log1p(np.abs(np.nan_to_num(errors)))
+    return np.asarray(logs.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+
+
+def _has_spread(column: Array) -> bool:
+    known = column[~np.isnan(column)]
+    low, high = np.quantile(known, [0.25, 0.75])
+    return bool(high > low) and len(np.unique(known)) > 3
+
+
+def _without_gaps(T: Array, kept: Mask, w: Array) -> tuple[Array, Array]:
+    """Return kept rows with unknown cells at their column's mean, and their weights."""
+    T, w = T[kept], w[kept]
+    known = ~np.isnan(T)
+    means = (w @ np.nan_to_num(T)) / np.maximum(w @ known, np.finfo(float).tiny)
+    return np.where(known, T, means), w

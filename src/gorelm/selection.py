@@ -1,0 +1,176 @@
+r"""Model selection that survives contaminated data.
+
+A validation row may be an outlier too. Squared errors would let such rows choose the model; the
+scores here measure each validation row by the norm of its error,
+
+.. math:: r_i = \|D^{-1}(\hat t_i - t_i)\|_2 ,
+
+D holding the scales of the targets, and average these norms, or take their median, or their
+trimmed mean. (An unknown target counts as if it were off as much as the known ones.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import KFold, check_cv
+
+from gorelm.prox import Array
+from gorelm.quantiles import weighted_quantiles
+
+__all__ = ["ROBUST_SCORES", "Fold", "error_norms", "folds_of", "one_standard_error", "scores_of"]
+
+Indices = npt.NDArray[np.intp]
+TRIM = 0.25
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Row numbers of one split."""
+
+    train: Indices
+    test: Indices
+
+
+def folds_of(cv: Any, X: Any, T: Array, seed: int) -> list[Fold]:
+    """Return the splits that `cv` describes: a number of shuffled folds, a splitter, or splits."""
+    n_rows = X.shape[0]
+    if isinstance(cv, int | np.integer):
+        if not 2 <= cv <= n_rows:
+            raise ValueError(
+                f"cv={cv} must be at least 2 and at most the number of rows; here "
+                f"n_samples = {n_rows}"
+            )
+        cv = KFold(int(cv), shuffle=True, random_state=seed)
+    folds = [Fold(np.asarray(a), np.asarray(b)) for a, b in check_cv(cv).split(X, T)]
+    if not folds:
+        raise ValueError("cv gives no splits")
+    for fold in folds:
+        if not len(fold.train) or not len(fold.test):
+            raise ValueError("every split of cv needs rows to train on and rows to test")
+    return folds
+
+
+def error_norms(predicted: Array, T: Array, scale: Array) -> Array:
+    """Return the row norms of errors in units of `scale`, (n, P), for predictions (n, P, m).
+
+    NaN in T marks unknown cells; a row without a known cell has norm 0.
+    """
+    known = ~np.isnan(T)
+    errors = np.where(known[:, None], (predicted - np.where(known, T, 0.0)[:, None]) / scale, 0.0)
+    share = known.mean(axis=1)
+    squares = np.einsum("npm,npm->np", errors, errors)
+    return np.asarray(np.sqrt(squares / np.where(share > 0, share, 1.0)[:, None]))
+
+
+def mean_norm(norms: Array, weights: Array) -> Array:
+    """Average over the rows, one number for each column."""
+    return np.asarray(weights @ norms / weights.sum())
+
+
+def median_norm(norms: Array, weights: Array) -> Array:
+    """Median over the rows, which ignores all but the order of the larger half."""
+    return np.array([float(weighted_quantiles(column, 0.5, weights)) for column in norms.T])
+
+
+def trimmed_norm(norms: Array, weights: Array) -> Array:
+    """Average over the rows but the worst quarter."""
+    limits = np.array([float(weighted_quantiles(c, 1 - TRIM, weights)) for c in norms.T])
+    kept = weights[:, None] * (norms <= limits)
+    return np.asarray((kept * norms).sum(axis=0) / kept.sum(axis=0))
+
+
+ROBUST_SCORES: dict[str, Callable[[Array, Array], Array]] = {
+    "mean_norm": mean_norm,
+    "median_norm": median_norm,
+    "trimmed_norm": trimmed_norm,
+}
+
+
+class _Predictions:
+    """What a scikit-learn scorer asks a fitted estimator for."""
+
+    _estimator_type = "regressor"
+
+    def __init__(self, y: Array) -> None:
+        self._y = y
+
+    def fit(self, X: Any, y: Any) -> _Predictions:
+        return self
+
+    def predict(self, X: Any) -> Array:
+        return self._y
+
+
+def scores_of(
+    scoring: Any,
+    predicted: Array,
+    norms: Array,
+    X: Any,
+    T: Array,
+    weights: Array,
+    *,
+    one_target: bool = False,
+) -> Array:
+    """Score P models on validation rows, larger is better; shape (P,).
+
+    Parameters
+    ----------
+    scoring : str or callable
+        A name of `ROBUST_SCORES`, or whatever `sklearn.metrics.get_scorer` takes.
+    predicted : array (n, P, m)
+        Predictions in the units of the targets.
+    norms : array (n, P)
+        Their `error_norms`.
+    X, T, weights
+        The validation rows.
+    one_target : bool, default=False
+        Whether scorers should see targets of shape (n,).
+    """
+    if isinstance(scoring, str) and scoring in ROBUST_SCORES:
+        return -ROBUST_SCORES[scoring](norms, weights)
+    scorer = get_scorer(scoring)
+    if np.isnan(T).any():
+        raise ValueError(
+            "scikit-learn's scorers need every target; with missing targets use one of "
+            f"{', '.join(ROBUST_SCORES)}"
+        )
+    y = T[:, 0] if one_target else T
+    weighted = {} if (weights == 1).all() else {"sample_weight": weights}
+    columns = (predicted[:, p, 0] if one_target else predicted[:, p] for p in range(norms.shape[1]))
+    return np.array([scorer(_Predictions(column), X, y, **weighted) for column in columns])
+
+
+def one_standard_error(means: Array, errors: Array, simplicity: Sequence[Array]) -> int:
+    """Return the simplest candidate whose mean score is within one standard error of the best.
+
+    Parameters
+    ----------
+    means, errors : array (candidates,)
+        Mean score over the folds, and its standard error.
+    simplicity : sequence of array (candidates,)
+        Keys, most important first; larger is simpler. Ties go to the better score.
+    """
+    best = int(np.argmax(means))
+    (near,) = np.nonzero(means >= means[best] - errors[best])
+    order = np.lexsort([means[near], *(key[near] for key in reversed(list(simplicity)))])
+    return int(near[order[-1]])
+
+
+def track(work: Iterable[Any], total: int, what: str, *, show: bool) -> Iterator[Any]:
+    """Pass `work` on, with a progress bar if asked for."""
+    if not show:
+        yield from work
+        return
+    try:
+        from rich.progress import track as rich_track
+    except ImportError as error:
+        raise ImportError(
+            "progress=True needs the package rich: pip install 'gorelm[progress]'"
+        ) from error
+    yield from rich_track(work, description=what, total=total)

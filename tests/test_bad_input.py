@@ -1,6 +1,7 @@
 """Wrong and extreme input to every estimator: a clear error, or a finite result without warnings.
 
 Every warning is an error here, NumPy's about overflow, division and invalid values first of all.
+(Estimators that search have their own wrong input in test_selection.py and test_robust.py.)
 """
 
 import warnings

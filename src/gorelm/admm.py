@@ -101,6 +101,7 @@ class Solution:
     # 1e9, a thousandth of the objective would be no accuracy at all.
     dual_gap: list[float]
     history: list[list[Record]] = field(default_factory=list)
+    bound: list[float] = field(default_factory=list)  # proven lower bound of each optimum
     end: State | None = None  # where the run ended, if asked for
 
 
@@ -112,6 +113,8 @@ class State:
     dual: Array  # (N, P, m), multipliers of the residuals; empty without a residual split
     rho: Array  # (P,)
     sigma: Array  # (P,), NaN without a weight split
+    # Lower bounds on the optima of the problems to start, where the caller can prove some.
+    bound: Array | None = None
 
     @classmethod
     def mix(cls, one: State, other: State, share: Array) -> State:
@@ -235,11 +238,13 @@ class _Run:
             [np.nan] * n_problems,
             [np.nan] * n_problems,
             [[] for _ in range(n_problems)],
+            [-np.inf] * n_problems,
             self._empty_state(n_problems) if keep_state else None,
         )
         if moves is not None or (self.direct and start is not None):
-            gap = self._certify(state, moves, 0, solution)
-            self._settle(state, solution, 0, gap <= settings.tol, False, False)
+            done = self._certify(state, moves, 0, solution) <= settings.tol
+            stopped = self._report(state, solution)
+            self._settle(state, solution, 0, done, stopped, False)
         next_adaptation = FIRST_ADAPTATION
         for iteration in range(1, settings.max_iter + 1):
             last = iteration == settings.max_iter
@@ -308,6 +313,8 @@ class _Run:
     def _resume(self, s: _State, start: State) -> Moves | None:
         """Go to given weights and multipliers; the other half of the state follows from them."""
         s.B, moves = start.coef, None
+        if start.bound is not None:
+            s.bound = np.array(start.bound, dtype=float)
         if self.direct:
             HtY = s.problem.tau[:, None] * self.rows.residual_sums(s.B)[0]
         else:
@@ -387,6 +394,7 @@ class _Run:
         primal, dual = _residuals(s, moves)
         for i, p in enumerate(s.index):
             solution.objective[p], solution.dual_gap[p] = float(objective[i]), float(gap[i])
+            solution.bound[p] = float(s.bound[i])
             solution.history[p].append(
                 {
                     "iteration": float(iteration),
@@ -488,7 +496,7 @@ class _Run:
             if s.sigma is not None:
                 end.sigma[out] = s.sigma[leaving]
             if not self.direct:
-                # The certified ones: they are feasible, and so is what lies between two of them.
+                # Feasible ones (of the last bound), and so is what lies between two of them.
                 end.dual[:, out] = self.rows.dual(leaving, s.rho, s.scale, s.correction)
         if leaving.all():
             s.index = s.index[:0]

@@ -11,7 +11,7 @@ grid is solved from coarse to fine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -123,15 +123,22 @@ def gorelm_path(
         raise ValueError(
             f"H must be (N, L) and T (N, m) with the same N > 0; got {H.shape} and {T.shape}"
         )
+    if not H.shape[1] or not T.shape[1]:
+        raise ValueError("H and T need at least one column each")
+    if max_iter is not None and max_iter < 1:
+        raise ValueError(f"max_iter must be at least 1, or None; got {max_iter}")
+    if not tol > 0:
+        raise ValueError(f"tol must be positive; got {tol}")
     H = H if H.dtype == np.float32 else H.astype(float, copy=False)
     for name, A in (("H", H), ("T", T)):
         if not np.isfinite(A).all():
             raise ValueError(f"{name} has values that are not finite")
     omega = None
     if sample_weight is not None:
-        omega = np.sqrt(np.asarray(sample_weight, dtype=float))
-        if omega.shape != (len(H),) or not (omega > 0).all():
-            raise ValueError("sample_weight must hold one positive number for each row")
+        weights = np.asarray(sample_weight, dtype=float)
+        if weights.shape != (len(H),) or not ((weights > 0) & np.isfinite(weights)).all():
+            raise ValueError("sample_weight must hold one positive, finite number for each row")
+        omega = np.sqrt(weights)
         H, T = H * omega[:, None].astype(H.dtype), T * omega[:, None]
     ratios = checked_grid("l1_ratios", l1_ratios, largest=1.0)
     like = Problem(loss, [tau, tau], 1.0, 1.0, delta, grouped)
@@ -196,10 +203,12 @@ def solve_path(
         np.empty(shape, dtype=int),
         np.empty(shape, dtype=bool),
     )
-    kept = n_rows * n_targets * system.H.itemsize
-    running = 3 * kept + 12 * 8 * n_hidden * n_targets
-    at_once = max(1, int(memory_budget / 2 // running))
-    lines = int(memory_budget / 2 // (kept * len(lams)))
+    # A state is kept once, and in several copies while neighbours are mixed and the batch runs.
+    row, node = n_targets * system.H.itemsize * n_rows, n_targets * 8 * n_hidden
+    share = min(memory_budget, 2.0**60) / 2
+    at_once = max(1, int(share // (6 * row + 14 * node)))
+    lines = int(share // (2 * (row + node) * len(lams)))
+    empty_from = like.tau[0] * system.largest_pull(like)
     for ratios in _groups(l1_ratios, max(1, lines)):
         grid = _Grid(system, like, lams, l1_ratios[ratios], settings, at_once, callback)
         for problems, solution in grid.solve(warm=lines > 0):
@@ -208,6 +217,10 @@ def solve_path(
             path.objective[where] = solution.objective
             path.dual_gap[where], path.n_iter[where] = solution.dual_gap, solution.n_iter
             path.converged[where] = np.equal(solution.status, "converged")
+    for k, ratio in enumerate(l1_ratios):
+        empty = ratio * lams >= empty_from * (1 - 1e-12) if ratio > 0 else np.zeros(len(lams), bool)
+        path.coefs[k, empty], path.dual_gap[k, empty], path.converged[k, empty] = 0.0, 0.0, True
+        path.objective[k, empty] = system.empty_objective(like)
     return path
 
 
@@ -229,6 +242,7 @@ class _Grid:
     settings: Settings
     at_once: int
     callback: Callable[[Record], Any] | None
+    bounds: Array = field(init=False)
 
     def solve(self, *, warm: bool) -> Iterator[tuple[Any, Solution]]:
         n = len(self.lams)
@@ -239,12 +253,14 @@ class _Grid:
                 yield problems, self._run(problems, None, keep_state=False)
             return
         states: list[State | None] = [None] * (len(self.ratios) * n)
+        self.bounds = np.full(len(states), -np.inf)
         for step in _steps(n):
             lams = [i for i in range(0, n, step) if states[i] is None]
             level = np.concatenate([line * n + np.array(lams) for line in range(len(self.ratios))])
             for problems in self._batches(level):
-                start = self._between(problems, step, states)
+                start = None if step == _steps(n)[0] else self._between(problems, step, states)
                 solution = self._run(problems, start, keep_state=step > 1)
+                self.bounds[problems] = solution.bound
                 if solution.end is not None:
                     for k, p in enumerate(problems):
                         states[p] = solution.end.take(np.array([k]))
@@ -254,23 +270,24 @@ class _Grid:
         for start in range(0, len(problems), self.at_once):
             yield problems[start : start + self.at_once]
 
-    def _between(self, problems: Any, step: int, states: Sequence[State | None]) -> State | None:
+    def _between(self, problems: Any, step: int, states: Sequence[State | None]) -> State:
         """Mix the states of the neighbours one step to each side, in proportion of lam."""
         n = len(self.lams)
-        below = [states[p - step] if p % n >= step else None for p in problems]
-        if any(state is None for state in below):  # the coarsest level has no neighbours
-            return None
-        above = [states[p + step] if p % n + step < n else None for p in problems]
-        left = State.join([s for s in below if s is not None])
-        right = State.join(
-            [b if a is None else a for a, b in zip(above, below, strict=True) if b is not None]
+        inner = problems % n + step < n  # the last problems of a line may have one neighbour only
+        left, right = problems - step, np.where(inner, problems + step, problems - step)
+        lam, above, below = (self.lams[p % n] for p in (problems, left, right))
+        share = np.where(inner, (above - lam) / np.where(inner, above - below, 1.0), 0.0)
+        one, other = (
+            State.join([state for p in side.tolist() if (state := states[p]) is not None])
+            for side in (left, right)
         )
-        i = problems % n
-        ends = self.lams[i - step], self.lams[np.minimum(i + step, n - 1)]
-        share = (ends[0] - self.lams[i]) / (ends[0] - ends[1])
-        start = State.mix(left, right, share)
+        start = State.mix(one, other, share)
+        # The optimum is concave in lam and not negative at 0: what lies between bounds is one.
+        part = np.where(inner, share, 1.0 - lam / above)
+        bound = (1 - part) * self.bounds[left] + part * np.where(inner, self.bounds[right], 0.0)
         no_ridge = self._problem(problems).l2 == 0
-        return replace(start, sigma=start.sigma * np.where(no_ridge, LOOSER_WITHOUT_RIDGE, 1.0))
+        sigma = start.sigma * np.where(no_ridge, LOOSER_WITHOUT_RIDGE, 1.0)
+        return replace(start, sigma=sigma, bound=bound)
 
     def _run(self, problems: Any, start: State | None, *, keep_state: bool) -> Solution:
         callback = None

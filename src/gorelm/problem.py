@@ -191,7 +191,7 @@ class Problem:
         empty = norms(X, grouped=self.grouped) == 0
         direction = np.where(empty[..., None] if self.grouped else empty, pull, X)
         sizes = norms(direction, grouped=self.grouped)
-        factor = l1 / np.maximum(sizes, np.finfo(float).tiny)
+        factor = l1 / np.maximum(sizes, 1e-200)
         factor = np.where(empty, np.minimum(factor, 1.0), factor)
         return np.asarray(direction * (factor[..., None] if self.grouped else factor))
 

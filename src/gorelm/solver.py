@@ -143,13 +143,18 @@ class System:
 
         With tau times that for l1, or more, the best model is empty.
         """
-        T, squared = self.T, problem.loss == "squared"
-        if not squared:
+        T = self.T
+        if problem.loss != "squared":
             r = problem.residual_norms(T)
-            T = T / (r[:, None] if r.ndim == 1 else r).clip(np.finfo(float).tiny)
-            if self._omega is not None:
-                T = T * self._omega[:, None]
+            r = r[:, None] if r.ndim == 1 else r
+            omega = 1.0 if self._omega is None else self._omega[:, None]
+            T = omega * T / np.maximum(r, np.maximum(omega * problem.delta[0], 1e-300))
         return float(norms(product(self.H, T), grouped=problem.grouped).max(initial=0.0))
+
+    def empty_objective(self, problem: Problem) -> float:
+        """Return the loss of the model without weights (of the first problem)."""
+        first = problem.select(np.arange(1))
+        return float(first.loss_values(-self.T[:, None], self._omega)[0])
 
     @cached_property
     def _factor(self) -> Factor:
@@ -186,6 +191,7 @@ class System:
             objective.tolist(),
             [0.0] * count,
             [[] for _ in range(count)],
+            objective.tolist(),
         )
 
 

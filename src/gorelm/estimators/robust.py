@@ -15,6 +15,7 @@ Three steps, each on rows that the models judging them have not seen:
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Integral
@@ -49,7 +50,7 @@ FAR_FENCE = 10.0  # beyond it even a single row is pulled in
 FARTHEST_INPUT = 20.0  # standard deviations; beyond, hidden nodes would extrapolate
 SCREEN_SETTINGS = Settings(tol=3e-3, max_iter=300)
 SCREEN_LAMS = 2.0 ** -np.arange(-1, 19, 2.0)  # in units of the lam that empties the model
-SEARCH_LAMS = 2.0 ** -np.linspace(0, 26, 16)  # in units of the squared norm of H
+SEARCH_LAMS = 2.0 ** -np.linspace(0, 34, 18)  # in units of the squared norm of H
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Layer:
     spread: float
     direct_link: bool
 
-    def settings(self, n_hidden: int, n_features: int) -> dict[str, Any]:
+    def settings(self, n_hidden: int, n_features: int, seed: int) -> dict[str, Any]:
         """Return the parameters of an estimator with this layer."""
         linear = self.activation == "linear"
         return {
@@ -69,6 +70,8 @@ class Layer:
             # Uniform weights on [-1, 1] have variance 1/3, inputs variance 1.
             "weight_scale": self.spread * np.sqrt(3.0 / n_features),
             "direct_link": self.direct_link,
+            # Every layer draws weights of its own, so that averaging cuts their variance.
+            "random_state": (seed + zlib.crc32(repr(self).encode())) % 2**31,
             "input_scaling": None,
             "target_scaling": None,
         }
@@ -103,12 +106,11 @@ class Rows:
     def draw(self, layer: Layer, rows: Any) -> tuple[HiddenLayer, Array, Array | None]:
         """Draw a layer; returns it with H of some rows (times omega) and omega."""
         X, w = self.X[rows], self.w[rows]
-        names = ("n_hidden", "activation", "weight_scale", "direct_link")
-        settings = layer.settings(self.n_hidden, X.shape[1])
+        names = ("n_hidden", "activation", "weight_scale", "direct_link", "random_state")
+        settings = layer.settings(self.n_hidden, X.shape[1], self.seed)
         hidden = HiddenLayer.draw(
             n_features=X.shape[1],
             weights="uniform",
-            random_state=self.seed,
             X=X,
             sample_weight=w,
             **{name: settings[name] for name in names},
@@ -364,8 +366,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         for member in members:
             _, H, omega = rows.draw(member.layer, kept)
             lam = float(rows.lams("squared", H, scaled[kept], omega)[member.lam])
-            settings = member.layer.settings(self.n_hidden, X.shape[1])
-            settings |= {"missing_targets": self.missing_targets, "random_state": seed}
+            settings = member.layer.settings(self.n_hidden, X.shape[1], seed)
+            settings |= {"missing_targets": self.missing_targets}
             model: Any = RELMRegressor(1.0 / lam, **settings)
             if self.contaminated_:
                 # tau r^2 / (2 delta) with tau = delta is the ridge's loss, up to the threshold.

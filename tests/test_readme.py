@@ -24,12 +24,15 @@ def table(text):
 
 
 def test_python_blocks_run():
-    (code,) = blocks("python")
+    first, second = blocks("python")
     names: dict = {}
-    exec(code, names)
+    exec(first, names)
+    assert names["model"].contaminated_
     flagged = np.flatnonzero(names["model"].outlier_mask_)
     assert np.isin(np.flatnonzero(names["data"].planted), flagged).mean() > 0.95
     assert names["model"].predict(names["data"].X[:2]).shape == (2, 3)
+    exec(second, names)
+    assert names["model"].cv_outlier_mask_[names["data"].planted].mean() > 0.95
 
 
 def test_demo_prints_what_the_readme_says(tmp_path):

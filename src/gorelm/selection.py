@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import KFold, check_cv
 
@@ -92,10 +93,8 @@ ROBUST_SCORES: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-class _Predictions:
+class _Predictions(RegressorMixin, BaseEstimator):
     """What a scikit-learn scorer asks a fitted estimator for."""
-
-    _estimator_type = "regressor"
 
     def __init__(self, y: Array) -> None:
         self._y = y

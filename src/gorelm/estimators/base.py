@@ -26,7 +26,15 @@ from gorelm.quantiles import weighted_quantiles
 from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
 from gorelm.solver import refuse_huge, solve
 
-__all__ = ["BaseELM", "IterativeELM", "Mask", "Weights", "by_pattern", "parameters"]
+__all__ = [
+    "BaseELM",
+    "IterativeELM",
+    "Mask",
+    "Weights",
+    "by_pattern",
+    "parameters",
+    "require_targets",
+]
 
 # Turns the annotated names of an estimator's class body into its constructor. scikit-learn reads
 # parameters off the constructor's signature, and so each is written once, where it belongs.
@@ -121,7 +129,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, T, w = self._validate(X, y, sample_weight)
         known = ~np.isnan(T)
         used = (w > 0) & known.any(axis=1)
-        _require_targets(known[used])
+        require_targets(known[used])
         rows = slice(None) if used.all() else used
         w = w[rows]
 
@@ -406,7 +414,8 @@ def row_norms(A: Array) -> Array:
     return np.asarray(np.sqrt(np.einsum("nm,nm->n", A, A, dtype=float)))
 
 
-def _require_targets(known: Mask) -> None:
+def require_targets(known: Mask) -> None:
+    """Raise unless every target is known in some of the rows that count."""
     if not len(known):
         raise ValueError("no row has both a positive sample weight and a known target")
     if not known.any(axis=0).all():

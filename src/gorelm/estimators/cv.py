@@ -15,7 +15,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from gorelm.diagnostics import outlier_threshold
 from gorelm.estimators._docs import document
-from gorelm.estimators.base import BaseELM, IterativeELM, Mask, parameters
+from gorelm.estimators.base import BaseELM, IterativeELM, Mask, parameters, require_targets
 from gorelm.estimators.batch import (
     GORELMRegressor,
     GRELMRegressor,
@@ -169,8 +169,7 @@ class SearchingELM(BaseELM):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         X, T, w = self._validate(X, y, sample_weight)
         usable = (w > 0) & ~np.isnan(T).all(axis=1)
-        if not usable.any():
-            raise ValueError("no row has both a positive sample weight and a known target")
+        require_targets(~np.isnan(T[usable]))
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         folds = folds_of(self.cv, X, T, seed)
         scale = Scaling.fit(self.target_scaling, T[usable], w[usable]).scale
@@ -199,7 +198,7 @@ class SearchingELM(BaseELM):
         self._judge_rows(folds, [norms[:, best - first] for _, norms in results[k]], w)
         final = self._model(layers[k], seed).set_params(**self._at(*point))
         final.fit(X, T[:, 0] if self._one_target else T, w)
-        mine = {*vars(self), *final.get_params()}
+        mine = {*self.get_params(), *final.get_params()}
         self.__dict__.update({k: v for k, v in vars(final).items() if k not in mine})
         for name, value in self._at(*point).items():
             setattr(self, name + "_", value)
@@ -372,6 +371,9 @@ class _SearchingC(SearchingELM):
 
     def _at(self, delta: float, l1_ratio: float, lam: float) -> dict[str, float]:
         at = {"C": 1.0 / lam}
+        if self.Cs is not None:  # as it was given, not after two divisions
+            given = np.atleast_1d(np.asarray(self.Cs, dtype=float))
+            at = {"C": float(given[np.argmin(np.abs(given * lam - 1.0))])}
         return {**at, "l1_ratio": l1_ratio} if hasattr(self, "l1_ratios") else at
 
 

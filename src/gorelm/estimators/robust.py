@@ -15,6 +15,7 @@ Three steps, each on rows that the models judging them have not seen:
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.parallel import Parallel, delayed
@@ -30,7 +32,13 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from gorelm.admm import ADAPTIVE, Settings
 from gorelm.diagnostics import outlier_threshold, split_in_two
-from gorelm.estimators.base import Mask, _all_or_nothing, parameters, row_norms
+from gorelm.estimators.base import (
+    Mask,
+    _all_or_nothing,
+    parameters,
+    require_targets,
+    row_norms,
+)
 from gorelm.estimators.batch import GORELMRegressor, RELMRegressor
 from gorelm.hidden import HiddenLayer
 from gorelm.path import solve_path
@@ -129,6 +137,10 @@ class Rows:
     def out_of_fold(self, layer: Layer, loss: LossName, kept: Mask, fold: Fold) -> Array:
         """Fit on a fold's kept training rows, predict its test rows: (n, lams, m)."""
         train = fold.train[kept[fold.train]]
+        if not len(train) or np.isnan(self.T[train]).all(axis=0).any():
+            raise ValueError(
+                "a target is unknown in all training rows of a fold; use other or fewer folds"
+            )
         hidden, H, omega = self.draw(layer, train)
         T = np.nan_to_num(self.T[train])
         observed = ~np.isnan(self.T[train])
@@ -190,7 +202,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Whether the errors fell into two clear groups, so that rows were set aside.
     outlier_scores_ : ndarray of shape (n_samples,)
         Typical size e of each row's out-of-fold errors, in units of the targets' spread:
-        1 + e is the geometric mean of 1 + |error| over the targets.
+        1 + e is the geometric mean of 1 + |error| over the targets (NaN where `cv` never tests).
     outlier_threshold_ : float
         Scores above it are flagged.
     outlier_mask_ : ndarray of bool, shape (n_samples,)
@@ -256,8 +268,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         X, T, w = self._validate(X, y, sample_weight)
         usable = (w > 0) & ~np.isnan(T).all(axis=1)
-        if not usable.any() or np.isnan(T[usable]).all(axis=0).any():
-            raise ValueError("every target needs a known value in a row of positive weight")
+        require_targets(~np.isnan(T[usable]))
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         folds = folds_of(self.cv, X, T, seed)
         self._input_scaling = Scaling.fit("standard", X[usable], w[usable])
@@ -305,14 +316,15 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         sample = self._sample(usable, folds, seed)
         members = self._best(rows, SCREEN_LAYERS, "l21", usable, sample, 3, "screening rows")
         errors = self._errors(rows, members, "l21", usable, sample, folds)
+        tested = usable & _tested(folds, len(T))
         sizes = _log_sizes(errors)
-        threshold, explained = split_in_two(sizes[usable], w[usable])
+        threshold, explained = split_in_two(sizes[tested], w[tested])
         self.contaminated_ = explained >= TWO_GROUPS
         if self.contaminated_:
-            return usable & (sizes <= threshold), telling, T
+            return usable & ~(tested & (sizes > threshold)), telling, T
         norms = _known_norms(errors)
-        far = outlier_threshold(norms[usable], w[usable], whisker=FAR_FENCE)
-        excess = np.maximum(1.0 - far / np.maximum(norms, np.finfo(float).tiny), 0.0)
+        far = outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE)
+        excess = np.where(tested & (norms > far), 1.0 - far / np.maximum(norms, 1e-100), 0.0)
         T = T.copy()
         T[:, telling] += excess[:, None] * errors * scaling.scale[telling]
         return usable, telling, T
@@ -328,6 +340,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         seed: int,
     ) -> tuple[list[_Member], Mask]:
         usable = (w > 0) & ~np.isnan(T).all(axis=1)
+        known_to_folds = _tested(folds, len(T))
+        tested = usable & known_to_folds
         spread = Scaling.fit("robust", T[usable], w[usable]).scale
         for _ in range(2 if self.contaminated_ else 1):
             scaling = Scaling.fit("standard", *_without_gaps(T, kept, w))
@@ -337,24 +351,24 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 rows, SEARCH_LAYERS, "squared", kept, sample, self.n_members, "searching layers"
             )
             errors = self._errors(rows, members, "squared", kept, sample, folds)
-            norms = _known_norms(errors)[kept]
-            self._delta = outlier_threshold(norms, w[kept], whisker=OUTER_FENCE)
+            fitted = kept & tested
+            norms = _known_norms(errors)[fitted]
+            self._delta = outlier_threshold(norms, w[fitted], whisker=OUTER_FENCE)
             judged = telling if telling.any() else slice(None)
             sizes = _log_sizes((errors * scaling.scale / spread)[:, judged])
             if self.contaminated_:
-                threshold, _ = split_in_two(sizes[usable], w[usable])
+                threshold, _ = split_in_two(sizes[tested], w[tested])
             else:
-                threshold = outlier_threshold(sizes[usable], w[usable], whisker=OUTER_FENCE)
-            again = usable & (sizes <= threshold)
+                threshold = outlier_threshold(sizes[tested], w[tested], whisker=OUTER_FENCE)
             self._target_scaling = scaling
-            self.outlier_scores_ = np.expm1(sizes)
+            self.outlier_scores_ = np.where(known_to_folds, np.expm1(sizes), np.nan)
             self.outlier_threshold_ = float(np.expm1(threshold))
-            self.outlier_mask_ = sizes > threshold
-            if not self.contaminated_ or (again == kept).all():
+            self.outlier_mask_ = known_to_folds & (sizes > threshold)
+            if not self.contaminated_:
                 break
-            searched, kept = kept, again
-        else:
-            kept = searched
+            before, kept = kept, usable & ~self.outlier_mask_
+            if (before == kept).all():
+                break
         return members, kept
 
     def _fit_members(
@@ -373,7 +387,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 # tau r^2 / (2 delta) with tau = delta is the ridge's loss, up to the threshold.
                 delta = self._delta or 1.0
                 model = GORELMRegressor(lam, tau=delta, delta=delta, **settings)
-            self.members_.append(model.fit(X[kept], scaled[kept], w[kept]))
+            with warnings.catch_warnings():  # its advice would be about parameters of the member
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                self.members_.append(model.fit(X[kept], scaled[kept], w[kept]))
 
     # -- what they share -------------------------------------------------------------------------
 
@@ -481,6 +497,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         mean = np.mean([member.predict(X) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(X), -1))
         return np.asarray(y[:, 0] if self._one_target else y)
+
+
+def _tested(folds: list[Fold], n_rows: int) -> Mask:
+    """Return which rows some fold tests."""
+    return np.isin(np.arange(n_rows), np.concatenate([fold.test for fold in folds]))
 
 
 def _known_norms(errors: Array) -> Array:

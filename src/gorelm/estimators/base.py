@@ -34,6 +34,7 @@ __all__ = [
     "by_pattern",
     "parameters",
     "require_targets",
+    "validate_targets",
 ]
 
 # Turns the annotated names of an estimator's class body into its constructor. scikit-learn reads
@@ -213,20 +214,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Array, Array]:
         X = validate_data(self, X, accept_sparse=("csr",), dtype=[np.float64, np.float32])
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
-                "is None."
-            )
-        finite: Any = "allow-nan" if self.missing_targets == "ignore" else True
-        T = check_array(
-            y, ensure_2d=False, dtype=np.float64, ensure_all_finite=finite, input_name="y"
-        )
-        check_consistent_length(X, T)
-        self._one_target = T.ndim == 1
-        T = T.reshape(len(T), -1)
-        w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        return X, T, w
+        return X, *validate_targets(self, X, y, sample_weight)
 
     def _hidden_outputs(self, X_scaled: Any, offset: Array | None) -> Array:
         return self.hidden_.transform(X_scaled, offset=offset)
@@ -379,6 +367,21 @@ class IterativeELM(BaseELM):
             'use solver="adaptive".'
         )
         warnings.warn(state + remedy, ConvergenceWarning, stacklevel=5)
+
+
+def validate_targets(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array]:
+    """Return T (N, m) and the rows' weights for a checked X; the model remembers if y was 1-d."""
+    if y is None:
+        raise ValueError(
+            f"This {type(model).__name__} estimator requires y to be passed, but the target y "
+            "is None."
+        )
+    finite: Any = "allow-nan" if model.missing_targets == "ignore" else True
+    T = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite=finite, input_name="y")
+    check_consistent_length(X, T)
+    model._one_target = T.ndim == 1
+    w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    return T.reshape(len(T), -1), w
 
 
 def by_pattern(

@@ -25,10 +25,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm.admm import ADAPTIVE, Settings
 from gorelm.diagnostics import outlier_threshold, split_in_two
@@ -38,6 +38,7 @@ from gorelm.estimators.base import (
     parameters,
     require_targets,
     row_norms,
+    validate_targets,
 )
 from gorelm.estimators.batch import GORELMRegressor, RELMRegressor
 from gorelm.hidden import HiddenLayer
@@ -266,7 +267,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        X, T, w = self._validate(X, y, sample_weight)
+        X = validate_data(self, X, dtype=np.float64)
+        T, w = validate_targets(self, X, y, sample_weight)
         usable = (w > 0) & ~np.isnan(T).all(axis=1)
         require_targets(~np.isnan(T[usable]))
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -277,22 +279,6 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         kept, telling, T = self._screen(X, T, w, folds, usable, seed)
         members, kept = self._search(X, T, w, folds, kept, telling, seed)
         self._fit_members(X, T, w, members, kept, seed)
-
-    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array, Array]:
-        X = validate_data(self, X, dtype=np.float64)
-        if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
-                "is None."
-            )
-        finite: Any = "allow-nan" if self.missing_targets == "ignore" else True
-        T = check_array(
-            y, ensure_2d=False, dtype=np.float64, ensure_all_finite=finite, input_name="y"
-        )
-        check_consistent_length(X, T)
-        self._one_target = T.ndim == 1
-        w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        return X, T.reshape(len(T), -1), w
 
     def _scaled(self, X: Array) -> Array:
         scaled, _ = self._input_scaling.apply(X)

@@ -25,19 +25,20 @@ left out: Z and V without a sparse penalty (:math:`s = l_2/\rho`), E and U for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from gorelm.certificate import certify, residuals, residuals_small, squares
 from gorelm.factor import Factor
+from gorelm.iterate import Iterate, Live, Mask, Record, Solution, State
 from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
 
-__all__ = ["ADAPTIVE", "PAPER", "Record", "Settings", "Solution", "solve"]
+__all__ = ["ADAPTIVE", "PAPER", "Record", "Settings", "Solution", "State", "solve"]
 
 
 @dataclass(frozen=True)
@@ -84,98 +85,6 @@ WORTHWHILE = 2.0
 LARGEST_CHANGE = 4.0
 OUTLIER_CAP = 10.0
 
-Record = dict[str, float]
-Mask = npt.NDArray[Any]
-
-
-@dataclass
-class Solution:
-    """What `solve` found for each of the P problems (lists and last axes run over problems)."""
-
-    coef: Array  # (L, P, m)
-    n_iter: list[int]
-    status: list[str]  # "converged", "max_iter" or "stopped" (by the callback)
-    objective: list[float]
-    # (objective - lower bound) / objective, where no row counts for more than OUTLIER_CAP times
-    # the typical residual of the empty model in the denominator: beside one row that is off by
-    # 1e9, a thousandth of the objective would be no accuracy at all.
-    dual_gap: list[float]
-    history: list[list[Record]] = field(default_factory=list)
-    bound: list[float] = field(default_factory=list)  # proven lower bound of each optimum
-    end: State | None = None  # where the run ended, if asked for
-
-
-@dataclass
-class State:
-    """What a run leaves behind and another may start from."""
-
-    coef: Array  # (L, P, m)
-    dual: Array  # (N, P, m), multipliers of the residuals; empty without a residual split
-    rho: Array  # (P,)
-    sigma: Array  # (P,), NaN without a weight split
-    # Lower bounds on the optima of the problems to start, where the caller can prove some.
-    bound: Array | None = None
-
-    @classmethod
-    def mix(cls, one: State, other: State, share: Array) -> State:
-        """Return the states between two, `share` (P,) of the way from `one` to `other`."""
-        near, far = (1.0 - share)[:, None], share[:, None]
-        return cls(
-            near * one.coef + far * other.coef,
-            near * one.dual + far * other.dual,
-            np.sqrt(one.rho * other.rho),
-            np.sqrt(one.sigma * other.sigma),
-        )
-
-    @classmethod
-    def join(cls, states: Sequence[State]) -> State:
-        """Return the states of several batches as those of one."""
-        return cls(
-            np.concatenate([s.coef for s in states], axis=1),
-            np.concatenate([s.dual for s in states], axis=1),
-            np.concatenate([s.rho for s in states]),
-            np.concatenate([s.sigma for s in states]),
-        )
-
-    def take(self, which: Mask) -> State:
-        """Return the states of the problems that `which` (mask or indices) names."""
-        return State(self.coef[:, which], self.dual[:, which], self.rho[which], self.sigma[which])
-
-
-@dataclass
-class _State:
-    """The L-sized half of the iterate, for the problems still running."""
-
-    problem: Problem
-    index: Mask  # which of the P problems these are
-    HtD: Array  # H'(E - U)
-    rho: Array
-    sigma: Array | None  # None: no weight split
-    B: Array
-    Z: Array
-    V: Array
-    Z_change: Array
-    cap: Array  # largest residual norm that counts in the size of the objective
-    bound: Array  # best lower bound on each optimum so far
-    scale: Array  # the last bound is that of the multipliers scale (rho U - H correction)
-    correction: Array | None = None  # None: 0
-
-    @property
-    def answer(self) -> Array:
-        """The weights to return: Z, whose empty rows are exactly zero, where there is a Z."""
-        return self.B if self.sigma is None else self.Z
-
-    def keep(self, which: Mask) -> None:
-        self.problem = self.problem.select(which)
-        for name in ("index", "rho", "cap", "bound", "scale"):
-            setattr(self, name, getattr(self, name)[which])
-        if self.sigma is not None:
-            self.sigma = self.sigma[which]
-        for name in ("HtD", "B", "Z", "V", "Z_change"):
-            setattr(self, name, getattr(self, name)[:, which])
-        if self.correction is not None:
-            self.correction = self.correction[:, which]
-
 
 def solve(
     rows: Rows,
@@ -187,6 +96,8 @@ def solve(
     direct: bool = False,
     start: State | None = None,
     keep_state: bool = False,
+    live: Live | None = None,
+    keep_live: bool = False,
 ) -> Solution:
     """Minimise `problem` over the weights of the rows' hidden outputs.
 
@@ -208,9 +119,13 @@ def solve(
         Begin where other problems (of the same rows) ended.
     keep_state : bool, default=False
         Return the end of the run with the solution.
+    live : Live, optional
+        Go on with a run of one problem that ended with the first of these nodes.
+    keep_live : bool, default=False
+        Return the run itself with the solution, to go on with.
     """
     run = _Run(rows, factor, settings, direct, callback)
-    return run.solve(problem, start, keep_state=keep_state)
+    return run.solve(problem, start, live, keep_state=keep_state, keep_live=keep_live)
 
 
 class _Run:
@@ -224,13 +139,25 @@ class _Run:
     ) -> None:
         self.rows, self.factor, self.settings, self.direct = rows, factor, settings, direct
         self.callback = callback
-        self.HtT = rows.HtT()[:, None]
+        self.HtT = rows.HtT[:, None]
 
-    def solve(self, problem: Problem, start: State | None, *, keep_state: bool) -> Solution:
+    def solve(
+        self,
+        problem: Problem,
+        start: State | None,
+        live: Live | None,
+        *,
+        keep_state: bool,
+        keep_live: bool,
+    ) -> Solution:
         settings, n_problems = self.settings, problem.n_problems
-        state, moves = self._start(problem), None
-        if start is not None:
-            moves = self._resume(state, start)
+        moves: Moves | None = None
+        if live is not None:
+            state, moves = self._go_on(problem, live)
+        else:
+            state = self._start(problem)
+            if start is not None:
+                moves = self._resume(state, start)
         solution = Solution(
             np.zeros_like(state.B),
             [0] * n_problems,
@@ -243,6 +170,7 @@ class _Run:
         )
         if moves is not None or (self.direct and start is not None):
             done = self._certify(state, moves, 0, solution) <= settings.tol
+            done &= settings.stop == "gap"
             stopped = self._report(state, solution)
             self._settle(state, solution, 0, done, stopped, False)
         next_adaptation = FIRST_ADAPTATION
@@ -255,7 +183,7 @@ class _Run:
             self._update_weights(state)
             moves = self._update_rows(state, changes=by_residuals, certify=check)
             done = (
-                self._residuals_small(state, moves)
+                residuals_small(state, moves, self.rows, settings.eps_abs, settings.eps_rel)
                 if by_residuals
                 else np.zeros(len(state.rho), bool)
             )
@@ -271,11 +199,13 @@ class _Run:
                 self._settle(state, solution, iteration, done, stopped, last)
                 if not len(state.index):
                     break
+        if keep_live and moves is not None:
+            solution.live = Live(state, moves, self.rows.E, self.rows.U)
         return solution
 
     # -- the three steps -------------------------------------------------------------------------
 
-    def _start(self, problem: Problem) -> _State:
+    def _start(self, problem: Problem) -> Iterate:
         _, n_hidden, n_targets = self.rows.shape
         count, fixed = problem.n_problems, self.settings.rho
         zeros = np.zeros((n_hidden, count, n_targets))
@@ -295,7 +225,7 @@ class _Run:
         sigma = None
         if problem.is_sparse or self.settings.always_split:
             sigma = np.full(count, fixed) if fixed else self._sigma(problem, rho, HtD)
-        return _State(
+        return Iterate(
             problem=problem,
             index=np.arange(count),
             HtD=HtD,
@@ -310,7 +240,7 @@ class _Run:
             scale=np.ones(count),
         )
 
-    def _resume(self, s: _State, start: State) -> Moves | None:
+    def _resume(self, s: Iterate, start: State) -> Moves | None:
         """Go to given weights and multipliers; the other half of the state follows from them."""
         s.B, moves = start.coef, None
         if start.bound is not None:
@@ -326,6 +256,33 @@ class _Run:
             s.Z = s.B
             s.V = s.problem.penalty_slopes(s.B, -HtY) / s.sigma[:, None]
         return moves
+
+    def _go_on(self, problem: Problem, live: Live) -> tuple[Iterate, Moves]:
+        """Take a run up again, with weights of 0 for the nodes that are new to it."""
+        s, moves = live.iterate, live.moves
+        self.rows.E, self.rows.U = live.E, live.U
+        n_hidden, known = self.rows.shape[1], len(s.HtD)
+        HtD, HtU = self.rows.products(known)
+        new = {name: _padded(getattr(s, name), n_hidden) for name in ("B", "Z", "V", "Z_change")}
+        s = replace(
+            s,
+            **new,
+            problem=problem,
+            index=np.arange(1),
+            HtD=np.concatenate([s.HtD, HtD]),
+            bound=np.full(1, -np.inf),  # a larger network may do better than the last bound
+            scale=np.ones(1),
+            correction=None,
+        )
+        moves = replace(
+            moves,
+            HtU=np.concatenate([moves.HtU, HtU]),
+            Ht_error_change=_padded(moves.Ht_error_change, n_hidden),
+        )
+        if s.sigma is not None and self.settings.rho is None:
+            slopes = problem.penalty_slopes(s.Z, -s.rho[:, None] * moves.HtU)
+            s.V[known:] = slopes[known:] / s.sigma[:, None]
+        return s, moves
 
     def _empty_state(self, count: int) -> State:
         n_rows, n_hidden, n_targets = self.rows.shape
@@ -344,7 +301,7 @@ class _Run:
         usable = (typical > 0) & (problem.l1 > 0)
         return np.where(usable, SIGMA_START * problem.l1 / np.where(usable, typical, 1.0), rho)
 
-    def _update_weights(self, s: _State) -> None:
+    def _update_weights(self, s: Iterate) -> None:
         right = self.HtT + s.HtD
         if s.sigma is None:
             s.B = self.factor.solve(s.problem.l2 / s.rho, right)
@@ -356,7 +313,7 @@ class _Run:
         Z = s.problem.penalty_prox(target, s.sigma)
         s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
 
-    def _update_rows(self, s: _State, *, changes: bool, certify: bool) -> Moves | None:
+    def _update_rows(self, s: Iterate, *, changes: bool, certify: bool) -> Moves | None:
         if self.direct:
             return None
         s.HtD, moves = self.rows.step(
@@ -372,26 +329,11 @@ class _Run:
 
     # -- stopping --------------------------------------------------------------------------------
 
-    def _certify(self, s: _State, moves: Moves | None, iteration: int, solution: Solution) -> Array:
-        if moves is None:  # squared loss: the residual itself is the dual point
-            (HtY, YT, YY), scale = self.rows.residual_sums(s.answer), s.problem.tau
-            loss = capped = 0.5 * scale * YY
-        else:
-            HtY, YT, YY, scale = moves.HtU, moves.UT, moves.UU, s.rho
-            loss, capped = (
-                self.rows.loss(s.answer, s.problem, s.cap) if moves.loss is None else moves.loss
-            )
-        penalty = s.problem.penalty_values(s.answer)
-        objective = loss + penalty
-        bound, s.scale = s.problem.dual_values(
-            scale[:, None] * HtY, scale * YT, (scale * np.sqrt(YY)) ** 2
-        )
-        s.bound = np.maximum(s.bound, bound)
-        if moves is not None and s.sigma is not None and self.rows.complete:
-            self._correct_bound(s, moves, bound)
-        size = np.maximum(capped + penalty, np.maximum(1e-9 * objective, np.finfo(float).tiny))
-        gap = np.maximum(objective - s.bound, 0.0) / size
-        primal, dual = _residuals(s, moves)
+    def _certify(
+        self, s: Iterate, moves: Moves | None, iteration: int, solution: Solution
+    ) -> Array:
+        objective, gap = certify(s, moves, self.rows, self.factor)
+        primal, dual = residuals(s, moves)
         for i, p in enumerate(s.index):
             solution.objective[p], solution.dual_gap[p] = float(objective[i]), float(gap[i])
             solution.bound[p] = float(s.bound[i])
@@ -406,64 +348,9 @@ class _Run:
                     "sigma": float(s.sigma[i]) if s.sigma is not None else float("nan"),
                 }
             )
-        return np.asarray(gap)
+        return gap
 
-    def _correct_bound(self, s: _State, moves: Moves, plain: Array) -> None:
-        r"""Improve the bounds of problems without ridge (:math:`l_2 = 0`).
-
-        Theirs hold only while no row of H'Y is longer than :math:`l_1`, and to scale Y until that
-        is so costs most of the bound. But :math:`\sigma V` obeys that limit and H'Y only lags
-        behind :math:`-\sigma V`: with :math:`(H'H + sI) A = H'Y + \sigma V`,
-
-        .. math:: H'(Y - HA) = -\sigma V + s A
-
-        is as good as within it, at the price of leaving the loss's dual ball a little.
-        """
-        (which,) = np.nonzero(s.problem.l2 == 0)
-        if not len(which) or s.sigma is None:
-            return
-        problem, rho = s.problem.select(which), s.rho[which]
-        sigma_V = s.sigma[which][:, None] * s.V[:, which]
-        shift = s.sigma[which] / rho
-        A = self.factor.solve(shift, rho[:, None] * moves.HtU[:, which] + sigma_V)
-        reach, squares = self.rows.corrected(A, which, problem, rho)
-        shrink = 1.0 / np.maximum(reach, 1.0)
-        YT = rho * moves.UT[which] - np.einsum("lpm,lpm->p", A, np.broadcast_to(self.HtT, A.shape))
-        bound, scale = problem.dual_values(
-            shrink[:, None] * (shift[:, None] * A - sigma_V), shrink * YT, shrink**2 * squares
-        )
-        better = bound > plain[which]
-        s.bound[which] = np.maximum(s.bound[which], bound)
-        s.scale[which] = np.where(better, scale * shrink, s.scale[which])
-        s.correction = np.zeros_like(s.B)
-        s.correction[:, which[better]] = A[:, better]
-
-    def _residuals_small(self, s: _State, moves: Moves | None) -> Mask:
-        """Apply the paper's stopping rule."""
-        # The constraint's terms E; (HB, B); Z; T, each with its own norm.
-        primal = weights = np.zeros(len(s.rho))
-        dual = multipliers = np.zeros((1, len(s.rho), 1))
-        sizes: list[Array] = []
-        if s.sigma is not None:
-            primal = primal + _squares(s.B - s.Z)
-            dual = dual + s.sigma[:, None] * s.Z_change
-            weights = weights + _squares(s.B)
-            multipliers = multipliers + s.sigma[:, None] * s.V
-            sizes.append(_squares(s.Z))
-        if moves is not None:
-            primal = primal + moves.primal
-            dual = dual + s.rho[:, None] * moves.Ht_error_change
-            weights = weights + moves.hidden
-            multipliers = multipliers + s.rho[:, None] * moves.HtU
-            sizes += [moves.error, np.full_like(primal, self.rows.TT())]
-        largest = np.sqrt(np.max([*sizes, weights], axis=0))
-        absolute = np.sqrt(s.B.shape[0] * s.B.shape[2]) * self.settings.eps_abs
-        relative = self.settings.eps_rel
-        small_primal = np.sqrt(primal) < absolute + relative * largest
-        small_dual = np.sqrt(_squares(dual)) < absolute + relative * np.sqrt(_squares(multipliers))
-        return np.asarray(small_primal & small_dual)
-
-    def _report(self, s: _State, solution: Solution) -> bool:
+    def _report(self, s: Iterate, solution: Solution) -> bool:
         if self.callback is None:
             return False
         answers = [self.callback(self._record(solution, p)) for p in s.index]
@@ -475,7 +362,7 @@ class _Run:
 
     def _settle(
         self,
-        s: _State,
+        s: Iterate,
         solution: Solution,
         iteration: int,
         done: Mask,
@@ -507,7 +394,7 @@ class _Run:
 
     # -- penalties -------------------------------------------------------------------------------
 
-    def _adapt(self, s: _State, moves: Moves | None) -> None:
+    def _adapt(self, s: Iterate, moves: Moves | None) -> None:
         """Balance how fast each split and its multiplier move, relative to their sizes."""
         if moves is not None:
             factor = _balance(
@@ -520,12 +407,14 @@ class _Run:
             s.HtD = HtE - moves.HtU / factor[:, None]
             s.rho = s.rho * factor
             self.rows.rescale(factor)
+            moves.HtU = moves.HtU / factor[:, None]
+            moves.UT, moves.UU = moves.UT / factor, moves.UU / factor**2
         if s.sigma is not None:
             factor = _balance(
-                _squares(s.B - s.Z),
-                np.maximum(_squares(s.Z), _squares(s.B)),
-                _squares(s.Z_change),
-                _squares(s.V),
+                squares(s.B - s.Z),
+                np.maximum(squares(s.Z), squares(s.B)),
+                squares(s.Z_change),
+                squares(s.V),
             )
             s.sigma = s.sigma * factor
             s.V = s.V / factor[:, None]
@@ -536,20 +425,9 @@ def _is_check(iteration: int) -> bool:
     return iteration % (5 if iteration <= 40 else 10) == 0
 
 
-def _residuals(s: _State, moves: Moves | None) -> tuple[Array, Array]:
-    """Norms of (HB - T - E, B - Z) and of (rho (E - E_old), sigma (Z - Z_old)), shape (P,)."""
-    primal: Array = np.zeros(len(s.rho))
-    dual: Array = np.zeros(len(s.rho))
-    if moves is not None:
-        primal, dual = moves.primal, (s.rho * np.sqrt(moves.error_change)) ** 2
-    if s.sigma is not None:
-        primal = primal + _squares(s.B - s.Z)
-        dual = dual + _squares(s.sigma[:, None] * s.Z_change)
-    return np.sqrt(primal), np.sqrt(dual)
-
-
-def _squares(A: Array) -> Array:
-    return np.asarray(np.einsum("lpm,lpm->p", A, A))
+def _padded(A: Array, n_hidden: int) -> Array:
+    """Put zeros for the nodes that are new under A."""
+    return np.concatenate([A, np.zeros((n_hidden - len(A), *A.shape[1:]))])
 
 
 def _balance(primal: Array, size: Array, change: Array, multiplier: Array) -> Array:

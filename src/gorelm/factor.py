@@ -3,6 +3,10 @@
 lam, l1_ratio and rho enter only through the shift. `CholeskyFactor` refactorises when the shift
 changes (cheapest for one fit); `EighFactor` decomposes once and serves every shift (for batches of
 problems); `WideFactor` turns a wide H to the N x N side of either.
+
+When the network grows by nodes whose outputs are dH, G = H'H gets a border: K = H'dH to the right
+and D = dH'dH in the corner. `CholeskyFactor` and `ExplicitInverse` (the published way) extend what
+they have instead of starting again.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 from scipy import linalg
 from scipy.linalg import blas
 
@@ -19,12 +24,16 @@ from gorelm.prox import Array
 __all__ = [
     "CholeskyFactor",
     "EighFactor",
+    "ExplicitInverse",
     "Factor",
+    "GrowingFactor",
     "WideFactor",
     "gram",
     "gram_rows",
     "product",
 ]
+
+Indices = npt.NDArray[np.intp]
 
 _BLOCK_ROWS = 1024
 # Relative to the trace of HH'. Above it Woodbury's identity leaves gaps of 1e-3 well within reach.
@@ -36,6 +45,18 @@ class Factor(Protocol):
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for shifts (P,) and right-hand sides (L, P, m); returns (L, P, m)."""
+        ...
+
+
+class GrowingFactor(Factor, Protocol):
+    """A factor that keeps up with a network whose nodes come and go."""
+
+    def extend(self, K: Array, D: Array) -> None:
+        """Give G the border K (L, d) and the corner D (d, d, lower triangle)."""
+        ...
+
+    def keep(self, nodes: Indices) -> None:
+        """Keep some rows and columns of G, by their increasing indices."""
         ...
 
 
@@ -71,6 +92,40 @@ def gram_rows(H: Array) -> Array:
     return np.asarray(blas.dsyrk(1.0, rows.T, trans=1, lower=1)) if rows.size else rows @ rows.T
 
 
+class _Gram:
+    """G, to which borders are only noted until it is needed whole."""
+
+    def __init__(self, G: Array) -> None:
+        self._G, self._borders = G, list[tuple[Array, Array]]()
+
+    def whole(self) -> Array:
+        if self._borders:
+            G = np.empty((self.size, self.size), order="F")
+            G[: len(self._G), : len(self._G)] = self._G
+            end = len(self._G)
+            for K, D in self._borders:
+                start, end = end, end + len(D)
+                G[start:end, :start], G[start:end, start:end] = K.T, D
+            self._G, self._borders = G, []
+        return self._G
+
+    @property
+    def size(self) -> int:
+        return len(self._G) + sum(len(D) for _, D in self._borders)
+
+    def extend(self, K: Array, D: Array) -> None:
+        self._borders.append((K, D))
+
+    def keep(self, nodes: Indices) -> None:
+        self._G = np.asfortranarray(self.whole()[np.ix_(nodes, nodes)])
+
+    def shifted(self, shift: float) -> Array:
+        """Return a copy of G + s I."""
+        shifted = self.whole().copy(order="F")
+        shifted.flat[:: len(shifted) + 1] += shift
+        return shifted
+
+
 class CholeskyFactor:
     """Cholesky of G + s I, kept while the shift stays the same.
 
@@ -81,7 +136,7 @@ class CholeskyFactor:
     """
 
     def __init__(self, G: Array) -> None:
-        self._G = G
+        self._gram = _Gram(G)
         self._shift = np.nan
         self._chol: Array | None = None
         self._fallback: EighFactor | None = None
@@ -93,19 +148,104 @@ class CholeskyFactor:
             X[:, p] = self._solve_one(float(shift), R[:, p])
         return X
 
+    def factorise(self, shift: float) -> None:
+        """Make ready for solving with one shift."""
+        if shift == self._shift:
+            return
+        self._shift = shift
+        shifted = self._gram.shifted(shift)
+        self._chol, failed = linalg.lapack.dpotrf(shifted, lower=1, clean=0, overwrite_a=1)
+        if failed:  # the shift drowns in the rounding of G
+            self._chol = None
+
     def _solve_one(self, shift: float, R: Array) -> Array:
-        if shift != self._shift:
-            self._shift = shift
-            shifted = self._G.copy(order="F")
-            shifted.flat[:: len(shifted) + 1] += shift
-            self._chol, failed = linalg.lapack.dpotrf(shifted, lower=1, clean=0, overwrite_a=1)
-            if failed:  # the shift drowns in the rounding of G
-                self._chol = None
+        self.factorise(shift)
         if self._chol is None:
-            self._fallback = self._fallback or EighFactor(self._G)
+            self._fallback = self._fallback or EighFactor(self._gram.whole())
             return self._fallback.solve(np.array([shift]), R[:, None])[:, 0]
         X, _ = linalg.lapack.dpotrs(self._chol, R, lower=1)
         return np.asarray(X)
+
+    def extend(self, K: Array, D: Array) -> None:
+        r"""Border the factor C of the old part by W, where CW = K, and S.
+
+        .. math:: \begin{pmatrix} C & 0 \\ W' & S \end{pmatrix}, \qquad SS' = D + sI - W'W .
+        """
+        old, new = len(K), len(D)
+        self._gram.extend(K, D)
+        self._fallback = None
+        if self._chol is None:
+            self._shift = np.nan
+            return
+        W = blas.dtrsm(1.0, self._chol, K, lower=1)
+        corner = np.array(D, order="F")
+        corner.flat[:: new + 1] += self._shift
+        corner = blas.dsyrk(-1.0, W, beta=1.0, c=corner, trans=1, lower=1, overwrite_c=1)
+        S, failed = linalg.lapack.dpotrf(corner, lower=1, clean=0, overwrite_a=1)
+        if failed:
+            self._chol, self._shift = None, np.nan
+            return
+        chol = np.empty((old + new, old + new), order="F")
+        chol[:old, :old], chol[old:, :old], chol[old:, old:] = self._chol, W.T, S
+        self._chol = chol
+
+    def keep(self, nodes: Indices) -> None:
+        """Keep some rows and columns of G; the factor is made anew when next needed."""
+        self._gram.keep(nodes)
+        self._chol, self._shift, self._fallback = None, np.nan, None
+
+
+class ExplicitInverse:
+    """(G + s I)^-1 itself, grown by its Schur complement: the paper's way, for comparison.
+
+    Cheap to apply and to extend, but every extension adds to the rounding of the last.
+
+    Parameters
+    ----------
+    G : array (L, L)
+        Gram matrix; only the lower triangle is read.
+    """
+
+    def __init__(self, G: Array) -> None:
+        self._gram = _Gram(G)
+        self._shift = np.nan
+        self._inverse: Array = np.empty((0, 0))
+
+    def solve(self, shifts: Array, R: Array) -> Array:
+        """Multiply by the inverse; a new shift means a new inverse."""
+        X = np.empty(R.shape)
+        for p, shift in enumerate(shifts):
+            self.factorise(float(shift))
+            X[:, p] = self._inverse @ R[:, p]
+        return X
+
+    def factorise(self, shift: float) -> None:
+        """Make ready for solving with one shift."""
+        if shift != self._shift:
+            self._shift = shift
+            lower = np.tril(self._gram.shifted(shift))
+            self._inverse = linalg.inv(lower + np.tril(lower, -1).T, check_finite=False)
+
+    def extend(self, K: Array, D: Array) -> None:
+        r"""Extend the inverse J of the old part by its Schur complement S = D + sI - K'JK.
+
+        .. math:: \begin{pmatrix} J + JKS^{-1}K'J & -JKS^{-1} \\
+                  -S^{-1}K'J & S^{-1} \end{pmatrix}
+        """
+        self._gram.extend(K, D)
+        if np.isnan(self._shift):
+            return
+        JK = self._inverse @ K
+        lower = np.tril(D)
+        full = lower + np.tril(lower, -1).T
+        S = linalg.inv(full + self._shift * np.eye(len(D)) - K.T @ JK, check_finite=False)
+        JKS = JK @ S
+        self._inverse = np.block([[self._inverse + JKS @ JK.T, -JKS], [-JKS.T, S]])
+
+    def keep(self, nodes: Indices) -> None:
+        """Keep some rows and columns of G; the inverse is made anew when next needed."""
+        self._gram.keep(nodes)
+        self._shift = np.nan
 
 
 class EighFactor:
@@ -156,12 +296,18 @@ class WideFactor:
     def __init__(
         self, H: Array, factor: Callable[[Array], Factor] = CholeskyFactor, *, exact: bool = True
     ) -> None:
-        self._H = H.astype(np.float64, copy=False)
-        self._factor = factor
-        K = gram_rows(self._H)
-        self._outer = factor(K)
-        self._smallest = np.inf if exact else _SMALL_SHIFT * float(np.trace(K))
+        self._factor, self._exact = factor, exact
+        self._use(H, gram_rows(H))
+
+    def _use(self, H: Array, K: Array) -> None:
+        self._H, self._K = H.astype(np.float64, copy=False), K
+        self._outer = self._factor(K)
+        self._smallest = np.inf if self._exact else _SMALL_SHIFT * float(np.trace(K))
         self._Q: Array | None = None
+
+    def widen(self, H: Array, n_new: int) -> None:
+        """Go on with an H that has `n_new` more columns at its end."""
+        self._use(H, self._K + gram_rows(H[:, -n_new:]))
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem."""

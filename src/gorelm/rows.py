@@ -58,6 +58,8 @@ class Rows:
     observed : boolean array (N, m), optional
         Which target cells are known. An unobserved cell has no residual: its E follows the
         prediction and its U stays 0.
+    HtT : array (L, m), optional
+        H'T in float64, where it is known.
     """
 
     def __init__(
@@ -66,9 +68,11 @@ class Rows:
         T: Array,
         omega: Array | None = None,
         observed: npt.NDArray[np.bool_] | None = None,
+        HtT: Array | None = None,
     ) -> None:
         self.H = H
         self.T = T.astype(H.dtype, copy=False)
+        self.HtT = product(H, self.T) if HtT is None else HtT
         self._omega = omega
         self._observed = observed
         self.E = self.U = np.zeros((len(H), 0, T.shape[1]), dtype=H.dtype)
@@ -133,6 +137,15 @@ class Rows:
         HtD, HtU = products[:, :count], products[:, count:]
         return HtD, Moves(still, size, still, UU, UT, HtU, loss, size, size, 0.0 * HtU)
 
+    def products(self, start: int) -> tuple[Array, Array]:
+        """Return H'(E - U) and H'U of the nodes from `start` on, for E and U as they are."""
+        h, count = self.H[:, start:], self.U.shape[1]
+        sums = np.zeros((h.shape[1], 2 * count, self.U.shape[2]))
+        for rows in self._blocks(2 * count * self.U.shape[2], many_sums=True):
+            u = self.U[rows]
+            sums += _product(h[rows], np.concatenate([self.E[rows] - u, u], axis=1))
+        return sums[:, :count], sums[:, count:]
+
     def dual(
         self,
         which: npt.NDArray[np.bool_],
@@ -154,10 +167,6 @@ class Rows:
     def rescale(self, factor: Array) -> None:
         """Divide U by `factor` (P,), as a change of rho by that factor asks for."""
         self.U /= factor.astype(self.U.dtype)[:, None]
-
-    def HtT(self) -> Array:
-        """Return H'T in float64, (L, m)."""
-        return product(self.H, self.T)
 
     def TT(self) -> float:
         """Return the squared norm of T."""

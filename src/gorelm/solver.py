@@ -9,6 +9,9 @@ robust loss                            ADMM
 N < L and no sparse penalty            first shrunk to N columns by a QR decomposition of H'
 N < L with a sparse penalty            linear systems on the N x N side (`WideFactor`)
 =====================================  ====================================================
+
+A `System` can grow: `extend` adds nodes to H and to what has been decomposed, and `go_on` solves
+from where the last solution ended.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +30,19 @@ from gorelm.admm import ADAPTIVE, Record, Settings, Solution, State
 from gorelm.factor import (
     CholeskyFactor,
     EighFactor,
+    ExplicitInverse,
     Factor,
+    Indices,
     WideFactor,
     gram,
     gram_rows,
     product,
 )
+from gorelm.iterate import Live
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
 from gorelm.rows import Rows, typical_norm, within
+from gorelm.rowspace import RowSpace
 
 __all__ = ["System", "minimum_norm", "refuse_huge", "solve"]
 
@@ -73,6 +80,15 @@ def solve(
     return system.solve(problem, settings, callback)
 
 
+class _Way(NamedTuple):
+    """How the ADMM loop will see a problem."""
+
+    factor: Factor
+    H: Array
+    HtT: Array
+    space: RowSpace | None  # the coordinates of the weights, if not the weights themselves
+
+
 class System:
     """H and T with the decompositions that solving takes, each made when first needed and kept.
 
@@ -84,6 +100,8 @@ class System:
         One of the problems, or a batch of as many as will be solved together.
     tol : float
         Smallest tolerance that will be asked for.
+    inverse : bool, default=False
+        Work with the explicit inverse, as the paper does.
     """
 
     def __init__(
@@ -95,16 +113,23 @@ class System:
         observed: npt.NDArray[np.bool_] | None = None,
         *,
         tol: float = ADAPTIVE.tol,
+        inverse: bool = False,
     ) -> None:
         if like.loss != "squared":
             T = within(T, like, omega, _FARTHEST * typical_norm(T, like, omega))
         refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
+        self._inverse = inverse
+        self._use(H)
+        self.T, self._omega, self._observed = T, omega, observed
+        self._direct = like.loss == "squared" and observed is None
+        self._kind = ExplicitInverse if inverse else _factor_for(like)
+        self._exact = tol < 1e-3
+        self._live: Live | None = None
+
+    def _use(self, H: Array, spare: Array | None = None) -> None:
         if H.shape[0] < H.shape[1]:  # small, and its null space magnifies float32's rounding
             H = H.astype(np.float64, copy=False)
-        self.H, self.T, self._omega, self._observed = H, T, omega, observed
-        self._direct = like.loss == "squared" and observed is None
-        self._kind = _factor_for(like)
-        self._exact = tol < 1e-3
+        self.H, self._spare = H, spare
 
     def solve(
         self,
@@ -115,20 +140,16 @@ class System:
         start: State | None = None,
         keep_state: bool = False,
     ) -> Solution:
-        """Minimise; see `gorelm.admm.solve` for the parameters."""
+        """Minimise; see `gorelm.admm.solve` for the parameters.
+
+        Where the loop works in the row space of H, so do the states.
+        """
         if self._direct and not problem.is_sparse and settings.stop == "gap":
             return self._ridge(problem)
-        split = problem.is_sparse or settings.always_split
-        H, expand = self.H, None
-        if H.shape[0] >= H.shape[1]:
-            factor = self._factor
-        elif split:
-            factor = self._wide_factor
-        else:
-            factor, H, expand = self._shrunk
+        way = self._way(problem, settings)
         solution = admm.solve(
-            Rows(H, self.T, self._omega, self._observed),
-            factor,
+            self._rows(way),
+            way.factor,
             problem,
             settings,
             callback,
@@ -136,7 +157,96 @@ class System:
             start=start,
             keep_state=keep_state,
         )
-        return solution if expand is None else replace(solution, coef=expand(solution.coef))
+        return solution if way.space is None else _expanded(solution, way.space)
+
+    def go_on(
+        self,
+        problem: Problem,
+        settings: Settings = ADAPTIVE,
+        callback: Callable[[Record], Any] | None = None,
+    ) -> Solution:
+        """Minimise one problem, starting where the last call ended; H may have grown since."""
+        if self._direct:
+            return self.solve(problem, settings, callback)
+        way = self._way(problem, settings)
+        split = problem.is_sparse or settings.always_split
+        live = self._live
+        if live is not None and not _goes_on(live, problem, split, settings):
+            live = None
+        if live is not None and way.space is not None:
+            B = live.iterate.B
+            padded = np.zeros((self.H.shape[1], *B.shape[1:]))
+            padded[: len(B)] = B
+            live = live.without_nodes(way.space.shrink(padded))
+        self._live = None
+        solution = admm.solve(
+            self._rows(way), way.factor, problem, settings, callback, live=live, keep_live=True
+        )
+        if way.space is not None:
+            solution = _expanded(solution, way.space)
+            if solution.live is not None:
+                solution.live = solution.live.without_nodes(solution.coef)
+        self._live, solution.live = solution.live, None
+        return solution
+
+    def extend(self, dH: Array, *, reserve: int = 0) -> None:
+        """Add nodes with outputs `dH` (N, d) to H and to its decompositions.
+
+        Parameters
+        ----------
+        dH : array (N, d)
+            Outputs, rows multiplied by `omega`.
+        reserve : int, default=0
+            Number of nodes that H will grow to, if known.
+        """
+        (n_rows, n_old), n_new = self.H.shape, dH.shape[1]
+        n_nodes = n_old + n_new
+        kept = vars(self)  # where cached_property puts what has been made
+        if "_factor" in kept:
+            factor = self._factor
+            tall = self._inverse or n_rows >= n_nodes
+            if tall and isinstance(factor, CholeskyFactor | ExplicitInverse):
+                factor.extend(product(self.H, dH), gram(dH))
+            else:
+                del kept["_factor"]
+        if "_HtT" in kept:
+            self._HtT = np.concatenate([self._HtT, product(dH, self._T)])
+        if self._spare is None or self._spare.shape[1] < n_nodes:
+            spare = np.empty((n_rows, max(n_nodes, min(2 * n_old, reserve))), self.H.dtype)
+            spare[:, :n_old] = self.H
+        else:
+            spare = self._spare
+        spare[:, n_old:n_nodes] = dH
+        self._use(spare[:, :n_nodes], spare)
+        if "_wide_factor" in kept:
+            self._wide_factor.widen(self.H, n_new)
+        if "_space" in kept:
+            self._space.extend(dH)
+            kept.pop("_shrunk", None)
+        if "_row_gram" in kept:
+            self._row_gram = self._row_gram + gram_rows(dH)
+            kept.pop("_row_factor", None)
+
+    def keep(self, nodes: Indices) -> None:
+        """Keep some nodes, by their increasing indices. What is left out must have weights of 0."""
+        kept = vars(self)
+        self._use(np.ascontiguousarray(self.H[:, nodes]))
+        if "_factor" in kept:
+            if isinstance(self._factor, CholeskyFactor | ExplicitInverse):
+                self._factor.keep(nodes)
+            else:
+                del kept["_factor"]
+        if "_HtT" in kept:
+            self._HtT = self._HtT[nodes]
+        for name in ("_wide_factor", "_space", "_shrunk", "_row_gram", "_row_factor"):
+            kept.pop(name, None)
+        if self._live is not None:
+            whole = len(self._live.iterate.HtD) > 0
+            self._live = self._live.keep(nodes) if whole else None
+
+    def outputs(self, coef: Array) -> Array:
+        """Return H times weights (L, m)."""
+        return np.asarray(self.H @ coef.astype(self.H.dtype, copy=False))
 
     def largest_pull(self, problem: Problem) -> float:
         """Return the largest row of H'Y for the pull Y of the targets on an empty model.
@@ -156,27 +266,53 @@ class System:
         first = problem.select(np.arange(1))
         return float(first.loss_values(-self.T[:, None], self._omega)[0])
 
+    def _way(self, problem: Problem, settings: Settings) -> _Way:
+        if self._inverse or self.H.shape[0] >= self.H.shape[1]:
+            return _Way(self._factor, self.H, self._HtT, None)
+        if problem.is_sparse or settings.always_split:
+            return _Way(self._wide_factor, self.H, self._HtT, None)
+        return self._shrunk
+
+    def _rows(self, way: _Way) -> Rows:
+        return Rows(way.H, self.T, self._omega, self._observed, way.HtT)
+
+    @property
+    def _T(self) -> Array:
+        return self.T.astype(self.H.dtype, copy=False)
+
+    @cached_property
+    def _HtT(self) -> Array:
+        return product(self.H, self._T)
+
     @cached_property
     def _factor(self) -> Factor:
         return self._kind(gram(self.H))
 
     @cached_property
-    def _wide_factor(self) -> Factor:
+    def _wide_factor(self) -> WideFactor:
         return WideFactor(self.H, self._kind, exact=self._exact)
 
     @cached_property
-    def _shrunk(self) -> tuple[Factor, Array, Callable[[Array], Array]]:
-        H, expand = _row_space(self.H)
-        return self._kind(gram(H)), H, expand
+    def _space(self) -> RowSpace:
+        return RowSpace(self.H)
+
+    @cached_property
+    def _shrunk(self) -> _Way:
+        H = self._space.H
+        return _Way(self._kind(gram(H)), H, product(H, self._T), self._space)
+
+    @cached_property
+    def _row_gram(self) -> Array:
+        return gram_rows(self.H)
 
     @cached_property
     def _row_factor(self) -> Factor:
-        return self._kind(gram_rows(self.H))
+        return self._kind(self._row_gram)
 
     def _ridge(self, problem: Problem) -> Solution:
         r"""Solve :math:`(H'H + (l_2/\tau) I) B = H'T`, on the N x N side when H is wide."""
         H, T, count = self.H, self.T, problem.n_problems
-        shifts, HtT = problem.l2 / problem.tau, product(H, T)
+        shifts, HtT = problem.l2 / problem.tau, self._HtT
         if H.shape[0] < H.shape[1]:
             A = self._row_factor.solve(shifts, _repeat(T, count))
             coef: Array = (H.T @ A.reshape(len(A), -1)).reshape(-1, *A.shape[1:])
@@ -184,15 +320,7 @@ class System:
             coef = self._factor.solve(shifts, _repeat(HtT, count))
         # At the optimum <HB, HB - T> = -(l2 / tau) <B, B>.
         objective = 0.5 * problem.tau * (np.vdot(T, T) - np.einsum("lpm,lm->p", coef, HtT))
-        return Solution(
-            np.asarray(coef, dtype=np.float64),
-            [1] * count,
-            ["converged"] * count,
-            objective.tolist(),
-            [0.0] * count,
-            [[] for _ in range(count)],
-            objective.tolist(),
-        )
+        return Solution.exact(coef, objective)
 
 
 def refuse_huge(A: Array, name: str, dtype: np.dtype[Any], remedy: str) -> None:
@@ -205,8 +333,10 @@ def refuse_huge(A: Array, name: str, dtype: np.dtype[Any], remedy: str) -> None:
         )
 
 
-def minimum_norm(H: Array, T: Array) -> Array:
+def minimum_norm(H: Array, T: Array, cond: float | None = None) -> Array:
     """Return the least-squares weights of smallest norm, the pseudo-inverse of H times T.
+
+    Singular values up to `cond` times the largest (default: rounding) count as 0.
 
     Works in the memory of `H` when that is float64 and in Fortran order (scipy's lstsq would copy
     it, however asked), and leaves it overwritten.
@@ -214,7 +344,7 @@ def minimum_norm(H: Array, T: Array) -> Array:
     n_rows, n_hidden = H.shape
     right = np.zeros((max(H.shape), T.shape[1]), order="F")
     right[:n_rows] = T
-    cond = max(H.shape) * np.finfo(float).eps
+    cond = max(H.shape) * np.finfo(float).eps if cond is None else cond
     lwork, iwork, _ = linalg.lapack.dgelsd_lwork(n_rows, n_hidden, T.shape[1], cond)
     B, _, _, failed = linalg.lapack.dgelsd(
         H, right, int(lwork), int(iwork), cond, overwrite_a=1, overwrite_b=1
@@ -229,27 +359,22 @@ def _factor_for(problem: Problem) -> type[CholeskyFactor] | type[EighFactor]:
     return CholeskyFactor if problem.n_problems == 1 else EighFactor
 
 
+def _expanded(solution: Solution, space: RowSpace) -> Solution:
+    return replace(solution, coef=space.expand(solution.coef))
+
+
+def _goes_on(live: Live, problem: Problem, split: bool, settings: Settings) -> bool:
+    """Whether a run's multipliers are those of a problem: with its loss and its splits."""
+    last = live.iterate.problem
+    same_loss = (last.loss, last.tau, last.delta, last.grouped) == (
+        problem.loss,
+        problem.tau,
+        problem.delta,
+        problem.grouped,
+    )
+    fixed = settings.rho is None or bool((live.iterate.rho == settings.rho).all())
+    return same_loss and fixed and split == (live.iterate.sigma is not None)
+
+
 def _repeat(A: Array, n_problems: int) -> Array:
     return np.broadcast_to(A[:, None], (len(A), n_problems, A.shape[1]))
-
-
-def _row_space(H: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Replace a wide H by a square one with the same products and the same norms of weights.
-
-    With H' = QR, weights outside the range of Q only cost penalty, so B = QC and HB = R'C.
-    """
-    (packed, reflectors), R = linalg.qr(
-        H.T.astype(np.float64, copy=False), mode="raw", check_finite=False
-    )
-    n_rows = len(H)
-
-    def expand(C: Array) -> Array:
-        padded = np.zeros((packed.shape[0], C[0].size), order="F")
-        padded[:n_rows] = C.reshape(n_rows, -1)
-        work = max(1, padded.shape[1]) * 64
-        B, _, failed = linalg.lapack.dormqr("L", "N", packed, reflectors, padded, work)
-        if failed:
-            raise linalg.LinAlgError("could not apply the QR factor")
-        return np.asarray(B).reshape(packed.shape[0], *C.shape[1:])
-
-    return np.ascontiguousarray(R[:n_rows].T), expand

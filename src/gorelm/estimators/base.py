@@ -17,7 +17,7 @@ from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from gorelm.admm import ADAPTIVE, PAPER, Record, Settings
+from gorelm.admm import ADAPTIVE, PAPER, Record, Settings, Solution
 from gorelm.diagnostics import outlier_threshold
 from gorelm.hidden import ACTIVATIONS, HiddenLayer
 from gorelm.problem import Problem
@@ -28,8 +28,10 @@ from gorelm.solver import refuse_huge, solve
 
 __all__ = [
     "BaseELM",
+    "Design",
     "IterativeELM",
     "Mask",
+    "SizedELM",
     "Weights",
     "by_pattern",
     "parameters",
@@ -56,6 +58,40 @@ class Weights:
     status: str = "converged"
     dual_gap: float = 0.0
     history: list[Record] = field(default_factory=list)
+    objective: float = float("nan")
+
+
+@dataclass
+class Design:
+    """Training rows, scaled, as the solvers take them: T multiplied by omega, unknown cells 0."""
+
+    X: Any
+    offset: Array | None  # what is left to add to a sparse X
+    T: Array
+    w: Array  # sample weights, all positive
+    omega: Array | None  # their square roots; None: all 1
+    observed: Mask | None  # known cells of T; None: all
+
+    def times_omega(self, H: Array) -> Array:
+        """Multiply the rows of hidden outputs by omega, in their own memory."""
+        if self.omega is not None:
+            H *= self.omega[:, None].astype(H.dtype)
+        return H
+
+    def typical_size(self) -> float:
+        """Return the median norm of a row of targets."""
+        sizes = row_norms(self.T) if self.omega is None else row_norms(self.T) / self.omega
+        return float(weighted_quantiles(sizes, 0.5, self.w))
+
+    def residuals(self, outputs: Array, intercept: Array | float = 0.0) -> Array:
+        """Return outputs (times omega) less targets, with omega taken out; 0 where unknown."""
+        residuals: Array = outputs - self.T
+        if self.omega is not None:
+            residuals /= self.omega[:, None]
+        residuals += intercept
+        if self.observed is not None:
+            residuals *= self.observed
+        return residuals
 
 
 @parameters
@@ -63,7 +99,6 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Random hidden layer plus output weights; methods differ in `_solve`."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_hidden": [Interval(Integral, 0, None, closed="left")],
         "activation": [StrOptions(set(ACTIVATIONS))],
         "weights": [StrOptions({"uniform", "normal"})],
         "weight_scale": [Interval(Real, 0, None, closed="neither")],
@@ -74,7 +109,6 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
 
-    n_hidden: int = 1000
     activation: str = "sigmoid"
     weights: str = "uniform"
     weight_scale: float = 1.0
@@ -85,6 +119,11 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
     random_state: Any = None
 
     # -- for each method to define ---------------------------------------------------------------
+
+    @property
+    def _n_first(self) -> int:
+        """Number of nodes to draw at the start."""
+        raise NotImplementedError
 
     def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
         """Find the output weights, for rows already multiplied by `omega`.
@@ -134,62 +173,52 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rows = slice(None) if used.all() else used
         w = w[rows]
 
-        H, T_scaled, omega, observed = self._design(X[rows], T[rows], w)
-        sizes = row_norms(T_scaled) if omega is None else row_norms(T_scaled) / omega
-        rounding = 1e-4 * float(weighted_quantiles(sizes, 0.5, w))
-        self._remember(self._solve(H, T_scaled, omega, observed))
+        H, design = self._drawn(X[rows], T[rows], w)
+        size = design.typical_size()
+        self._remember(self._solve(H, design.T, design.omega, design.observed))
 
         if used.all() and not self._overwrites_hidden:
-            residuals: Array = H @ self.coef_.astype(H.dtype) - T_scaled
-            if omega is not None:
-                residuals /= omega[:, None]
-            residuals += self.intercept_
-            if observed is not None:
-                residuals *= observed
+            residuals = design.residuals(H @ self.coef_.astype(H.dtype), self.intercept_)
         else:
             del H
             residuals = self._residuals(X, T)
+        self._score(residuals, T, rows, w, size)
+
+    def _score(self, residuals: Array, T: Array, rows: Any, w: Array, size: float) -> None:
+        """Judge all rows by their residuals; `rows` of weight `w` and typical norm `size` count."""
         # Rows are compared as if all their targets were known.
         share_known = (~np.isnan(T)).mean(axis=1)
         self.outlier_scores_ = row_norms(residuals) / np.sqrt(np.where(share_known, share_known, 1))
         # A model that passes through most rows leaves rounding, and rounding has no outliers.
-        self.outlier_threshold_ = max(outlier_threshold(self.outlier_scores_[rows], w), rounding)
+        self.outlier_threshold_ = max(outlier_threshold(self.outlier_scores_[rows], w), 1e-4 * size)
         self.outlier_mask_ = self.outlier_scores_ > self.outlier_threshold_
 
-    def _design(self, X: Any, T: Array, w: Array) -> tuple[Array, Array, Array | None, Mask | None]:
-        """Scale, draw the hidden layer, and return H, T, omega and observed as `_solve` takes them.
+    def _design(self, X: Any, T: Array, w: Array) -> Design:
+        """Fit the scalings and apply them. Every row must have a weight and a known target."""
+        self._input_scaling = Scaling.fit(self.input_scaling, X, w)
+        self._target_scaling = Scaling.fit(self.target_scaling, T, w)
+        return self._scaled(X, T, w)
 
-        Every row must have a positive weight and a known target.
-        """
-        known = ~np.isnan(T)
-        X_scaled, offset, T_scaled = self._scale(X, T, w)
+    def _drawn(self, X: Any, T: Array, w: Array) -> tuple[Array, Design]:
+        """Scale, draw the hidden layer, and return its outputs (times omega) and the rows."""
+        design = self._design(X, T, w)
         self.hidden_ = HiddenLayer.draw(
-            self.n_hidden,
-            X.shape[1],
+            self._n_first,
+            design.X.shape[1],
             activation=self.activation,
             weights=self.weights,
             weight_scale=self.weight_scale,
             direct_link=self.direct_link,
             random_state=self.random_state,
-            X=X_scaled,
-            sample_weight=w,
-            offset=offset,
+            X=design.X,
+            sample_weight=design.w,
+            offset=design.offset,
         )
-        H = self._hidden_outputs(X_scaled, offset)
-        del X_scaled
+        return design.times_omega(self._hidden_outputs(design.X, design.offset)), design
 
-        omega = None if (w == 1.0).all() else np.sqrt(w)
-        observed = None if known.all() else known
-        T_scaled[~known] = 0.0
-        if omega is not None:
-            H *= omega[:, None].astype(H.dtype)
-            T_scaled *= omega[:, None]
-        return H, T_scaled, omega, observed
-
-    def _scale(self, X: Any, T: Array, w: Array) -> tuple[Any, Array | None, Array]:
-        """Fit both scalings and apply them; also returns what is left to add to a sparse X."""
-        self._input_scaling = Scaling.fit(self.input_scaling, X, w)
-        self._target_scaling = Scaling.fit(self.target_scaling, T, w)
+    def _scaled(self, X: Any, T: Array, w: Array) -> Design:
+        """Apply the scalings."""
+        known = ~np.isnan(T)
         X, offset = self._input_scaling.apply(X)
         T, _ = self._target_scaling.apply(T)
         values = X if offset is None else X.data
@@ -197,7 +226,11 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         remedy = "set target_scaling, rescale y, or mark as NaN what cannot be a measurement"
         refuse_huge(T, "y", T.dtype, remedy)
         refuse_huge(w, "sample_weight", w.dtype, "divide the weights by their mean")
-        return X, offset, T
+        omega = None if (w == 1.0).all() else np.sqrt(w)
+        T[~known] = 0.0
+        if omega is not None:
+            T *= omega[:, None]
+        return Design(X, offset, T, w, omega, None if known.all() else known)
 
     def _remember(self, found: Weights) -> None:
         if not np.isfinite(found.coef).all():
@@ -301,6 +334,22 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
 
 @parameters
+class SizedELM(BaseELM):
+    """A `BaseELM` whose number of nodes is given."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseELM._parameter_constraints,
+        "n_hidden": [Interval(Integral, 0, None, closed="left")],
+    }
+
+    n_hidden: int = 1000
+
+    @property
+    def _n_first(self) -> int:
+        return self.n_hidden
+
+
+@parameters
 class IterativeELM(BaseELM):
     """A `BaseELM` whose weights come out of the ADMM loop."""
 
@@ -337,20 +386,30 @@ class IterativeELM(BaseELM):
         observed: Mask | None,
         callback: Callable[[Record], Any] | None,
     ) -> Weights:
-        settings = self._settings()
         found = solve(
             H,
             T,
             self._problem(),
             omega=omega,
             observed=observed,
-            settings=settings,
+            settings=self._settings(),
             callback=callback,
         )
+        return self._weights_of(found)
+
+    def _weights_of(self, found: Solution) -> Weights:
         gap, status = found.dual_gap[0], found.status[0]
-        if settings.stop == "never" and status == "max_iter":  # the steps that were asked for
+        if self._settings().stop == "never" and status == "max_iter":  # the steps asked for
             status = "converged" if gap <= self.tol else "steps done"
-        return Weights(found.coef[:, 0], 0.0, found.n_iter[0], status, gap, found.history[0])
+        return Weights(
+            found.coef[:, 0],
+            0.0,
+            found.n_iter[0],
+            status,
+            gap,
+            found.history[0],
+            found.objective[0],
+        )
 
     def _warn_unless_converged(self, found: Weights) -> None:
         if found.status != "max_iter":

@@ -12,9 +12,9 @@ from sklearn.utils._param_validation import Interval
 from gorelm.admm import PAPER, Record, Settings
 from gorelm.estimators._docs import document
 from gorelm.estimators.base import (
-    BaseELM,
     IterativeELM,
     Mask,
+    SizedELM,
     Weights,
     by_pattern,
     parameters,
@@ -38,7 +38,7 @@ _SHARE = Interval(Real, 0, 1, closed="both")
 
 @document
 @parameters
-class ELMRegressor(BaseELM):
+class ELMRegressor(SizedELM):
     r"""Extreme learning machine: least squares without regularisation.
 
     .. math:: B = H^\dagger T,
@@ -79,7 +79,7 @@ class ELMRegressor(BaseELM):
 
 @document
 @parameters
-class RELMRegressor(IterativeELM):
+class RELMRegressor(SizedELM, IterativeELM):
     r"""Regularised ELM: ridge, or an elastic net with intercept, for each target by itself.
 
     .. math:: \min_{\beta_0, \beta}\; \frac{C}{2} \|H\beta + \beta_0 - t\|_2^2
@@ -116,6 +116,7 @@ class RELMRegressor(IterativeELM):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SizedELM._parameter_constraints,
         **IterativeELM._parameter_constraints,
         "C": [_POSITIVE],
         "l1_ratio": [_SHARE],
@@ -164,7 +165,7 @@ class RELMRegressor(IterativeELM):
 
 @document
 @parameters
-class ORELMRegressor(IterativeELM):
+class ORELMRegressor(SizedELM, IterativeELM):
     r"""Outlier-robust ELM: absolute errors of each target by itself, and ridge.
 
     .. math:: \min_B\; \sum_{ij} |(HB - T)_{ij}| + \frac{1}{2C} \|B\|_F^2
@@ -193,6 +194,7 @@ class ORELMRegressor(IterativeELM):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SizedELM._parameter_constraints,
         **IterativeELM._parameter_constraints,
         "C": [_POSITIVE],
     }
@@ -207,7 +209,7 @@ class ORELMRegressor(IterativeELM):
 
 @document
 @parameters
-class GRELMRegressor(IterativeELM):
+class GRELMRegressor(SizedELM, IterativeELM):
     r"""Generalised regularised ELM: squared errors, nodes emptied for all targets together.
 
     .. math:: \min_B\; \frac{C}{2} \|HB - T\|_F^2 + \lambda\alpha \|B\|_{2,1}
@@ -240,6 +242,7 @@ class GRELMRegressor(IterativeELM):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SizedELM._parameter_constraints,
         **IterativeELM._parameter_constraints,
         "C": [_POSITIVE],
         "lam": [_POSITIVE],
@@ -256,7 +259,7 @@ class GRELMRegressor(IterativeELM):
 
 @document
 @parameters
-class GORELMRegressor(IterativeELM):
+class GORELMRegressor(SizedELM, IterativeELM):
     r"""Generalised outlier-robust ELM: a corrupted row cannot bend the model, and is named.
 
     .. math:: \min_B\; \tau \sum_i h_\delta(\|h_i B - t_i\|_2) + \lambda\alpha \|B\|_{2,1}
@@ -299,6 +302,7 @@ class GORELMRegressor(IterativeELM):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SizedELM._parameter_constraints,
         **IterativeELM._parameter_constraints,
         "lam": [_POSITIVE],
         "l1_ratio": [_SHARE],

@@ -15,7 +15,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from gorelm.diagnostics import outlier_threshold
 from gorelm.estimators._docs import document
-from gorelm.estimators.base import BaseELM, IterativeELM, Mask, parameters, require_targets
+from gorelm.estimators.base import IterativeELM, Mask, SizedELM, parameters, require_targets
 from gorelm.estimators.batch import (
     GORELMRegressor,
     GRELMRegressor,
@@ -62,8 +62,8 @@ class Grid:
 
     def coefs(self, model: IterativeELM, X: Any, T: Array, w: Array) -> Array:
         """Fit every point for the layer of `model`, which draws it; returns (L, points, m)."""
-        H, T, omega, observed = model._design(X, T, w)
-        system = System(H, T, self.like, omega, observed, tol=model.tol)
+        H, rows = model._drawn(X, T, w)
+        system = System(H, rows.T, self.like, rows.omega, rows.observed, tol=model.tol)
         paths = [
             solve_path(
                 system,
@@ -122,13 +122,13 @@ def judge(
 
 
 @parameters
-class SearchingELM(BaseELM):
-    """A `BaseELM` that tries lists of layers and a grid of penalties, then fits the best."""
+class SearchingELM(SizedELM):
+    """A `SizedELM` that tries lists of layers and a grid of penalties, then fits the best."""
 
     _single: ClassVar[type[IterativeELM]]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **BaseELM._parameter_constraints,
-        **{name: [*BaseELM._parameter_constraints[name], "array-like"] for name in _LAYER_LISTS},
+        **SizedELM._parameter_constraints,
+        **{name: [*SizedELM._parameter_constraints[name], "array-like"] for name in _LAYER_LISTS},
         "n_lams": [Interval(Integral, 1, None, closed="left")],
         "eps": [Interval(Real, 0, 1, closed="neither")],
         "cv": ["cv_object"],
@@ -235,8 +235,8 @@ class SearchingELM(BaseELM):
         ratios = checked_grid("l1_ratios", l1_ratios, largest=1.0)
         if lams is None:
             model = self._model(layer, seed)
-            H, T, omega, observed = model._design(X, T, w)
-            system = System(H, T, like, omega, observed)
+            H, rows = model._drawn(X, T, w)
+            system = System(H, rows.T, like, rows.omega, rows.observed)
             lams = default_lams(system, like, ratios, self.n_lams, self.eps)
         return Grid(like, checked_grid("lams", lams)[::-1], ratios, checked_grid("deltas", deltas))
 

@@ -1,0 +1,114 @@
+"""How far an iterate is from the optimum, proven; and the paper's stopping rule."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gorelm.factor import Factor
+from gorelm.iterate import Iterate, Mask
+from gorelm.prox import Array
+from gorelm.rows import Moves, Rows
+
+__all__ = ["certify", "residuals", "residuals_small", "squares"]
+
+
+def certify(s: Iterate, moves: Moves | None, rows: Rows, factor: Factor) -> tuple[Array, Array]:
+    """Improve the iterate's lower bounds by what its multipliers prove.
+
+    Returns
+    -------
+    objective, gap : array (P,)
+        Of the answer; for `gap` see `Solution.dual_gap`.
+    """
+    if moves is None:  # squared loss: the residual itself is the dual point
+        (HtY, YT, YY), scale = rows.residual_sums(s.answer), s.problem.tau
+        loss = capped = 0.5 * scale * YY
+    else:
+        HtY, YT, YY, scale = moves.HtU, moves.UT, moves.UU, s.rho
+        loss, capped = rows.loss(s.answer, s.problem, s.cap) if moves.loss is None else moves.loss
+    penalty = s.problem.penalty_values(s.answer)
+    objective = loss + penalty
+    bound, s.scale = s.problem.dual_values(
+        scale[:, None] * HtY, scale * YT, (scale * np.sqrt(YY)) ** 2
+    )
+    s.bound = np.maximum(s.bound, bound)
+    if moves is not None and s.sigma is not None and rows.complete:
+        _correct_bound(s, moves, bound, rows, factor)
+    size = np.maximum(capped + penalty, np.maximum(1e-9 * objective, np.finfo(float).tiny))
+    return objective, np.maximum(objective - s.bound, 0.0) / size
+
+
+def _correct_bound(s: Iterate, moves: Moves, plain: Array, rows: Rows, factor: Factor) -> None:
+    r"""Improve the bounds of problems without ridge (:math:`l_2 = 0`).
+
+    Theirs hold only while no row of H'Y is longer than :math:`l_1`, and to scale Y until that
+    is so costs most of the bound. But :math:`\sigma V` obeys that limit and H'Y only lags
+    behind :math:`-\sigma V`: with :math:`(H'H + sI) A = H'Y + \sigma V`,
+
+    .. math:: H'(Y - HA) = -\sigma V + s A
+
+    is as good as within it, at the price of leaving the loss's dual ball a little.
+    """
+    (which,) = np.nonzero(s.problem.l2 == 0)
+    if not len(which) or s.sigma is None:
+        return
+    problem, rho = s.problem.select(which), s.rho[which]
+    sigma_V = s.sigma[which][:, None] * s.V[:, which]
+    shift = s.sigma[which] / rho
+    A = factor.solve(shift, rho[:, None] * moves.HtU[:, which] + sigma_V)
+    reach, YY = rows.corrected(A, which, problem, rho)
+    shrink = 1.0 / np.maximum(reach, 1.0)
+    HtT = np.broadcast_to(rows.HtT[:, None], A.shape)
+    YT = rho * moves.UT[which] - np.einsum("lpm,lpm->p", A, HtT)
+    bound, scale = problem.dual_values(
+        shrink[:, None] * (shift[:, None] * A - sigma_V), shrink * YT, shrink**2 * YY
+    )
+    better = bound > plain[which]
+    s.bound[which] = np.maximum(s.bound[which], bound)
+    s.scale[which] = np.where(better, scale * shrink, s.scale[which])
+    s.correction = np.zeros_like(s.B)
+    s.correction[:, which[better]] = A[:, better]
+
+
+def residuals_small(
+    s: Iterate, moves: Moves | None, rows: Rows, eps_abs: float, eps_rel: float
+) -> Mask:
+    """Apply the paper's stopping rule."""
+    # The constraint's terms E; (HB, B); Z; T, each with its own norm.
+    primal = weights = np.zeros(len(s.rho))
+    dual = multipliers = np.zeros((1, len(s.rho), 1))
+    sizes: list[Array] = []
+    if s.sigma is not None:
+        primal = primal + squares(s.B - s.Z)
+        dual = dual + s.sigma[:, None] * s.Z_change
+        weights = weights + squares(s.B)
+        multipliers = multipliers + s.sigma[:, None] * s.V
+        sizes.append(squares(s.Z))
+    if moves is not None:
+        primal = primal + moves.primal
+        dual = dual + s.rho[:, None] * moves.Ht_error_change
+        weights = weights + moves.hidden
+        multipliers = multipliers + s.rho[:, None] * moves.HtU
+        sizes += [moves.error, np.full_like(primal, rows.TT())]
+    largest = np.sqrt(np.max([*sizes, weights], axis=0))
+    absolute = np.sqrt(s.B.shape[0] * s.B.shape[2]) * eps_abs
+    small_primal = np.sqrt(primal) < absolute + eps_rel * largest
+    small_dual = np.sqrt(squares(dual)) < absolute + eps_rel * np.sqrt(squares(multipliers))
+    return np.asarray(small_primal & small_dual)
+
+
+def residuals(s: Iterate, moves: Moves | None) -> tuple[Array, Array]:
+    """Norms of (HB - T - E, B - Z) and of (rho (E - E_old), sigma (Z - Z_old)), shape (P,)."""
+    primal: Array = np.zeros(len(s.rho))
+    dual: Array = np.zeros(len(s.rho))
+    if moves is not None:
+        primal, dual = moves.primal, (s.rho * np.sqrt(moves.error_change)) ** 2
+    if s.sigma is not None:
+        primal = primal + squares(s.B - s.Z)
+        dual = dual + squares(s.sigma[:, None] * s.Z_change)
+    return np.sqrt(primal), np.sqrt(dual)
+
+
+def squares(A: Array) -> Array:
+    """Squared norm of every problem's part of A (L, P, m)."""
+    return np.asarray(np.einsum("lpm,lpm->p", A, A))

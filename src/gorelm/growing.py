@@ -1,0 +1,132 @@
+r"""Least squares for networks that grow: EM-ELM and I-ELM.
+
+Both take columns of H as they come and keep what the next ones need. (Ridge and robust losses grow
+in `gorelm.solver.System`.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import linalg
+
+from gorelm.factor import Indices
+from gorelm.prox import Array
+from gorelm.solver import minimum_norm
+
+__all__ = ["GrowingLeastSquares", "ResidualFitting"]
+
+_EPS = float(np.finfo(float).eps)
+
+
+class GrowingLeastSquares:
+    r"""Least squares of smallest norm, for columns that come in groups (EM-ELM).
+
+    Kept are an orthonormal basis Q of the columns so far and their coordinates, H = QC; so
+    :math:`H^\dagger = C^\dagger Q'`, and the N rows are touched only to take the projection on Q
+    out of new columns, twice, for rounding. What then remains of a column, if more than rounding,
+    extends the basis: H may have any rank.
+
+    Parameters
+    ----------
+    H : array (N, L)
+        The first columns.
+    T : array (N, m)
+        Targets.
+    """
+
+    def __init__(self, H: Array, T: Array) -> None:
+        self._Q = np.empty((len(H), 0))
+        self._C = np.empty((0, 0))
+        self._QtT = np.empty((0, T.shape[1]))
+        self._outside = T.astype(np.float64)  # T less its projection on Q
+        self.extend(H)
+
+    def extend(self, dH: Array) -> None:
+        """Add columns."""
+        rest = dH.astype(np.float64)
+        inside = np.zeros((self._Q.shape[1], rest.shape[1]))
+        for _ in range(2):
+            projection = self._Q.T @ rest
+            rest -= self._Q @ projection
+            inside += projection
+        size = max(_largest(self._C), _largest(dH))
+        new, triangle, order = linalg.qr(rest, mode="economic", pivoting=True, check_finite=False)
+        # What is left of a column in the span of the others is rounding of the column's own size.
+        steps = np.abs(np.diag(triangle))
+        rank = int(np.count_nonzero(steps > 4 * _EPS * size * np.sqrt(len(dH))))
+        rank = min(rank, len(dH) - len(inside))
+        below = np.zeros((rank, rest.shape[1]))
+        below[:, order] = triangle[:rank]
+        self._Q = np.hstack([self._Q, new[:, :rank]])
+        left = np.vstack([self._C, np.zeros((rank, self._C.shape[1]))])
+        self._C = np.hstack([left, np.vstack([inside, below])])
+        inside_T = new[:, :rank].T @ self._outside
+        self._outside = self._outside - new[:, :rank] @ inside_T
+        self._QtT = np.vstack([self._QtT, inside_T])
+
+    def keep(self, columns: Indices) -> None:
+        """Keep some columns, by their increasing indices."""
+        self._C = self._C[:, columns]
+
+    def solve(self) -> tuple[Array, float]:
+        """Return the weights (L, m), and half the sum of their squared errors."""
+        # The same singular values count as nothing as in a decomposition of H itself.
+        cond = max(len(self._Q), self._C.shape[1]) * _EPS
+        coef = minimum_norm(np.array(self._C, order="F"), self._QtT, cond=cond)
+        inside = self._C @ coef - self._QtT
+        return coef, 0.5 * float(np.vdot(inside, inside) + np.vdot(self._outside, self._outside))
+
+    def outputs(self, coef: Array) -> Array:
+        """Return H times weights."""
+        return np.asarray(self._Q @ (self._C @ coef))
+
+
+class ResidualFitting:
+    r"""One node after the other fitted to what the nodes before it left over (I-ELM).
+
+    .. math:: \beta_j = \frac{h_j' e_{j-1}}{h_j' h_j}, \qquad e_j = e_{j-1} - h_j \beta_j
+
+    For a group of nodes the recursion is a triangular system, :math:`\mathrm{tril}(H'H)\,\beta =
+    H'e`, as :math:`h_j'e_{j-1} = h_j'e - \sum_{i<j} h_j'h_i\beta_i`: a matrix product for the group
+    instead of a pass over the rows for every node.
+
+    Parameters
+    ----------
+    H : array (N, L)
+        The first columns.
+    T : array (N, m)
+        Targets.
+    """
+
+    def __init__(self, H: Array, T: Array) -> None:
+        self._T, self._residual = T, T.astype(np.float64)
+        self._coef = np.empty((0, T.shape[1]))
+        self.extend(H)
+
+    def extend(self, dH: Array) -> None:
+        """Fit new columns to the residual, in their order."""
+        dH = dH.astype(np.float64, copy=False)
+        G = dH.T @ dH
+        right = dH.T @ self._residual
+        silent = np.diag(G) == 0  # a node that is 0 in every row gets no weight
+        G[silent, silent], right[silent] = 1.0, 0.0
+        beta = linalg.solve_triangular(G, right, lower=True, check_finite=False)
+        self._residual = self._residual - dH @ beta
+        self._coef = np.vstack([self._coef, beta])
+
+    def keep(self, columns: Indices) -> None:
+        """Keep some columns, by their increasing indices; the others must have weights of 0."""
+        self._coef = self._coef[columns]
+
+    def solve(self) -> tuple[Array, float]:
+        """Return the weights (L, m), and half the sum of their squared errors."""
+        return self._coef, 0.5 * float(np.vdot(self._residual, self._residual))
+
+    def outputs(self, coef: Array) -> Array:
+        """Return H times the weights that `solve` gave (no others: H is not kept)."""
+        return np.asarray(self._T - self._residual)
+
+
+def _largest(A: Array) -> float:
+    """Norm of the longest column."""
+    return float(np.sqrt(np.einsum("ij,ij->j", A, A).max(initial=0.0)))

@@ -1,0 +1,157 @@
+"""What an ADMM run holds while it runs, leaves behind, and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gorelm.problem import Problem
+from gorelm.prox import Array
+from gorelm.rows import Moves
+
+__all__ = ["Iterate", "Live", "Mask", "Record", "Solution", "State"]
+
+Record = dict[str, float]
+Mask = npt.NDArray[Any]
+
+
+@dataclass
+class Solution:
+    """What `solve` found for each of the P problems (lists and last axes run over problems)."""
+
+    coef: Array  # (L, P, m)
+    n_iter: list[int]
+    status: list[str]  # "converged", "max_iter" or "stopped" (by the callback)
+    objective: list[float]
+    # (objective - lower bound) / objective, where no row counts for more than OUTLIER_CAP times
+    # the typical residual of the empty model in the denominator: beside one row that is off by
+    # 1e9, a thousandth of the objective would be no accuracy at all.
+    dual_gap: list[float]
+    history: list[list[Record]] = field(default_factory=list)
+    bound: list[float] = field(default_factory=list)  # proven lower bound of each optimum
+    end: State | None = None  # where the run ended, if asked for
+    live: Live | None = None  # the run itself, if asked for
+
+    @classmethod
+    def exact(cls, coef: Array, objective: Array) -> Solution:
+        """Return closed-form weights (L, P, m), whose gap is that of rounding."""
+        count = coef.shape[1]
+        values = objective.tolist()
+        return cls(
+            np.asarray(coef, dtype=np.float64),
+            [1] * count,
+            ["converged"] * count,
+            values,
+            [0.0] * count,
+            [[] for _ in range(count)],
+            values,
+        )
+
+
+@dataclass
+class State:
+    """What a run leaves behind and another may start from."""
+
+    coef: Array  # (L, P, m)
+    dual: Array  # (N, P, m), multipliers of the residuals; empty without a residual split
+    rho: Array  # (P,)
+    sigma: Array  # (P,), NaN without a weight split
+    # Lower bounds on the optima of the problems to start, where the caller can prove some.
+    bound: Array | None = None
+
+    @classmethod
+    def mix(cls, one: State, other: State, share: Array) -> State:
+        """Return the states between two, `share` (P,) of the way from `one` to `other`."""
+        near, far = (1.0 - share)[:, None], share[:, None]
+        return cls(
+            near * one.coef + far * other.coef,
+            near * one.dual + far * other.dual,
+            np.sqrt(one.rho * other.rho),
+            np.sqrt(one.sigma * other.sigma),
+        )
+
+    @classmethod
+    def join(cls, states: Sequence[State]) -> State:
+        """Return the states of several batches as those of one."""
+        return cls(
+            np.concatenate([s.coef for s in states], axis=1),
+            np.concatenate([s.dual for s in states], axis=1),
+            np.concatenate([s.rho for s in states]),
+            np.concatenate([s.sigma for s in states]),
+        )
+
+    def take(self, which: Mask) -> State:
+        """Return the states of the problems that `which` (mask or indices) names."""
+        return State(self.coef[:, which], self.dual[:, which], self.rho[which], self.sigma[which])
+
+
+@dataclass
+class Iterate:
+    """The L-sized half of the iterate, for the problems still running."""
+
+    problem: Problem
+    index: Mask  # which of the P problems these are
+    HtD: Array  # H'(E - U)
+    rho: Array
+    sigma: Array | None  # None: no weight split
+    B: Array
+    Z: Array
+    V: Array
+    Z_change: Array
+    cap: Array  # largest residual norm that counts in the size of the objective
+    bound: Array  # best lower bound on each optimum so far
+    scale: Array  # the last bound is that of the multipliers scale (rho U - H correction)
+    correction: Array | None = None  # None: 0
+
+    @property
+    def answer(self) -> Array:
+        """The weights to return: Z, whose empty rows are exactly zero, where there is a Z."""
+        return self.B if self.sigma is None else self.Z
+
+    def keep(self, which: Mask) -> None:
+        """Drop the problems that `which` does not name."""
+        self.problem = self.problem.select(which)
+        for name in ("index", "rho", "cap", "bound", "scale"):
+            setattr(self, name, getattr(self, name)[which])
+        if self.sigma is not None:
+            self.sigma = self.sigma[which]
+        for name in ("HtD", "B", "Z", "V", "Z_change"):
+            setattr(self, name, getattr(self, name)[:, which])
+        if self.correction is not None:
+            self.correction = self.correction[:, which]
+
+
+@dataclass
+class Live:
+    """A run to go on with, on the same rows and the same nodes or more."""
+
+    iterate: Iterate
+    moves: Moves
+    E: Array
+    U: Array
+
+    def without_nodes(self, B: Array) -> Live:
+        """Go on in other coordinates of the weights: sums over rows are to be made again."""
+        s, none = self.iterate, np.zeros((0, *B.shape[1:]))
+        if s.sigma is not None:
+            raise ValueError("the sparse penalty is not the same in other coordinates")
+        iterate = replace(s, B=B, Z=none, V=none, Z_change=none, HtD=none)
+        return replace(
+            self, iterate=iterate, moves=replace(self.moves, HtU=none, Ht_error_change=none)
+        )
+
+    def keep(self, nodes: Mask) -> Live:
+        """Go on without the nodes that are not named; the weights of those left out must be 0."""
+        s = self.iterate
+        names = ("B", "Z", "V", "Z_change", "HtD")
+        iterate = replace(s, **{name: getattr(s, name)[nodes] for name in names})
+        moves = replace(
+            self.moves,
+            HtU=self.moves.HtU[nodes],
+            Ht_error_change=self.moves.Ht_error_change[nodes],
+        )
+        return replace(self, iterate=iterate, moves=moves)

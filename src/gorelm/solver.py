@@ -102,6 +102,8 @@ class System:
         Smallest tolerance that will be asked for.
     inverse : bool, default=False
         Work with the explicit inverse, as the paper does.
+    capacity : int, default=0
+        Number of nodes that H is expected to grow to.
     """
 
     def __init__(
@@ -114,11 +116,12 @@ class System:
         *,
         tol: float = ADAPTIVE.tol,
         inverse: bool = False,
+        capacity: int = 0,
     ) -> None:
         if like.loss != "squared":
             T = within(T, like, omega, _FARTHEST * typical_norm(T, like, omega))
         refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
-        self._inverse = inverse
+        self._inverse, self._capacity = inverse, capacity
         self._use(H)
         self.T, self._omega, self._observed = T, omega, observed
         self._direct = like.loss == "squared" and observed is None
@@ -189,16 +192,8 @@ class System:
         self._live, solution.live = solution.live, None
         return solution
 
-    def extend(self, dH: Array, *, reserve: int = 0) -> None:
-        """Add nodes with outputs `dH` (N, d) to H and to its decompositions.
-
-        Parameters
-        ----------
-        dH : array (N, d)
-            Outputs, rows multiplied by `omega`.
-        reserve : int, default=0
-            Number of nodes that H will grow to, if known.
-        """
+    def extend(self, dH: Array) -> None:
+        """Add nodes with outputs `dH` (N, d), times omega, to H and to its decompositions."""
         (n_rows, n_old), n_new = self.H.shape, dH.shape[1]
         n_nodes = n_old + n_new
         kept = vars(self)  # where cached_property puts what has been made
@@ -212,7 +207,7 @@ class System:
         if "_HtT" in kept:
             self._HtT = np.concatenate([self._HtT, product(dH, self._T)])
         if self._spare is None or self._spare.shape[1] < n_nodes:
-            spare = np.empty((n_rows, max(n_nodes, min(2 * n_old, reserve))), self.H.dtype)
+            spare = np.empty((n_rows, max(n_nodes, min(2 * n_old, self._capacity))), self.H.dtype)
             spare[:, :n_old] = self.H
         else:
             spare = self._spare

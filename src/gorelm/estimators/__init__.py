@@ -13,16 +13,28 @@ from gorelm.estimators.cv import (
     ORELMRegressorCV,
     RELMRegressorCV,
 )
+from gorelm.estimators.incremental import (
+    EMELMRegressor,
+    IELMRegressor,
+    IGORELMRegressor,
+    IRELMRegressor,
+)
+from gorelm.estimators.online import OSELMRegressor
 from gorelm.estimators.robust import RobustELMRegressor
 
 __all__ = [
     "ELMRegressor",
+    "EMELMRegressor",
     "GORELMRegressor",
     "GORELMRegressorCV",
     "GRELMRegressor",
     "GRELMRegressorCV",
+    "IELMRegressor",
+    "IGORELMRegressor",
+    "IRELMRegressor",
     "ORELMRegressor",
     "ORELMRegressorCV",
+    "OSELMRegressor",
     "RELMRegressor",
     "RELMRegressorCV",
     "RobustELMRegressor",

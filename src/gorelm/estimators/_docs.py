@@ -9,9 +9,11 @@ __all__ = ["document"]
 
 T = TypeVar("T", bound=type)
 
-HIDDEN = """\
+SIZE = """\
 n_hidden : int, default=1000
-    Number of hidden nodes L (0 only with `direct_link`).
+    Number of hidden nodes L (0 only with `direct_link`)."""
+
+LAYER = """\
 activation : str, default="sigmoid"
     Hidden function: "sigmoid", "tanh", "relu", "leaky_relu", "softplus", "sine", "cosine" (random
     Fourier features), "hardlim", or radial nodes centred on training rows, "gaussian" and
@@ -30,6 +32,44 @@ target_scaling : {"robust", "minmax", None}, default="robust"
     the spread of more of the values), onto [-1, 1], or none. Predictions are in the units of y.
 missing_targets : {"error", "ignore"}, default="error"
     What NaN in y means: a mistake, or a cell to leave out of the loss."""
+
+HIDDEN = SIZE + "\n" + LAYER
+
+GROWING = """\
+n_initial : int, default=100
+    Number of hidden nodes to begin with.
+n_step : int, default=100
+    Number of nodes to add at a time.
+max_hidden : int, default=1000
+    Number of nodes at which to stop (pruned ones included).
+target_error : float, default=None
+    Stop when the error is at most this: the mean norm of the rows' errors, as a share of what it is
+    for predicting every target's median. It is measured on the `validation` rows if there are any.
+patience : int, default=None
+    Stop when this many sizes in a row have not improved that error...
+min_improvement : float, default=1e-3
+    ...by at least this share.
+max_pruned : float, default=None
+    Stop when at least this share of the nodes has no weight left: more are not needed.
+validation : float, int, splitter or iterable of splits, default=None
+    A share of the rows to hold out, or a number of folds (drawn with `random_state`), or
+    scikit-learn's other ways to say it. Models of the remaining rows then grow to find the size of
+    smallest error on the rows they do not see, and the model of all rows is fitted at that size.
+    None: errors are those of the training rows.
+prune_on_grow : bool, default=False
+    Drop the nodes that the penalty has emptied before others are added.
+warm_start : bool, default=False
+    Let another call of `fit` go on from the network that is there: with the same rows from where
+    it stood, with other rows from its nodes and scalings."""
+
+GROWN = """\
+growth_ : list of dict
+    One record for every size: n_drawn, n_hidden and n_active (nodes drawn, left after pruning, and
+    of nonzero weight), error, validation_error, objective, dual_gap, n_iter and seconds; ready for
+    ``pandas.DataFrame`` and :class:`gorelm.diagnostics.GrowthDisplay`. With `validation` they are
+    means over its models (of n_iter the sum, of dual_gap the largest).
+stopped_by_ : {"max_hidden", "target_error", "patience", "max_pruned", "callback"}
+    Why the fit stopped growing."""
 
 SOLVER = """\
 solver : {"adaptive", "paper"}, default="adaptive"
@@ -110,6 +150,9 @@ cv_outlier_mask_ : ndarray of bool, shape (n_samples,)
 
 _PARTS = {
     "hidden": HIDDEN,
+    "layer": LAYER,
+    "growing": GROWING,
+    "grown": GROWN,
     "solver": SOLVER,
     "seed": SEED,
     "fitted": FITTED,

@@ -10,40 +10,33 @@ from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm.admm import ADAPTIVE, PAPER, Record, Settings, Solution
 from gorelm.diagnostics import outlier_threshold
+from gorelm.estimators.design import Design, Mask, row_norms, usable_rows, validate_targets
 from gorelm.hidden import ACTIVATIONS, HiddenLayer
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.quantiles import weighted_quantiles
 from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
 from gorelm.solver import refuse_huge, solve
 
 __all__ = [
     "BaseELM",
-    "Design",
     "IterativeELM",
-    "Mask",
     "SizedELM",
     "Weights",
+    "all_or_nothing",
     "by_pattern",
     "parameters",
-    "require_targets",
-    "validate_targets",
 ]
 
 # Turns the annotated names of an estimator's class body into its constructor. scikit-learn reads
 # parameters off the constructor's signature, and so each is written once, where it belongs.
 parameters = dataclass(kw_only=True, eq=False, repr=False)
-
-Mask = npt.NDArray[np.bool_]
 
 _PREDICT_ROWS = 1024
 
@@ -59,39 +52,6 @@ class Weights:
     dual_gap: float = 0.0
     history: list[Record] = field(default_factory=list)
     objective: float = float("nan")
-
-
-@dataclass
-class Design:
-    """Training rows, scaled, as the solvers take them: T multiplied by omega, unknown cells 0."""
-
-    X: Any
-    offset: Array | None  # what is left to add to a sparse X
-    T: Array
-    w: Array  # sample weights, all positive
-    omega: Array | None  # their square roots; None: all 1
-    observed: Mask | None  # known cells of T; None: all
-
-    def times_omega(self, H: Array) -> Array:
-        """Multiply the rows of hidden outputs by omega, in their own memory."""
-        if self.omega is not None:
-            H *= self.omega[:, None].astype(H.dtype)
-        return H
-
-    def typical_size(self) -> float:
-        """Return the median norm of a row of targets."""
-        sizes = row_norms(self.T) if self.omega is None else row_norms(self.T) / self.omega
-        return float(weighted_quantiles(sizes, 0.5, self.w))
-
-    def residuals(self, outputs: Array, intercept: Array | float = 0.0) -> Array:
-        """Return outputs (times omega) less targets, with omega taken out; 0 where unknown."""
-        residuals: Array = outputs - self.T
-        if self.omega is not None:
-            residuals /= self.omega[:, None]
-        residuals += intercept
-        if self.observed is not None:
-            residuals *= self.observed
-        return residuals
 
 
 @parameters
@@ -160,16 +120,14 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self : object
             The fitted estimator. A fit that fails or is interrupted leaves it as it was.
         """
-        with _all_or_nothing(self):
+        with all_or_nothing(self):
             self._validate_params()
             self._fit(X, y, sample_weight)
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         X, T, w = self._validate(X, y, sample_weight)
-        known = ~np.isnan(T)
-        used = (w > 0) & known.any(axis=1)
-        require_targets(known[used])
+        used = usable_rows(T, w)
         rows = slice(None) if used.all() else used
         w = w[rows]
 
@@ -202,7 +160,11 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _drawn(self, X: Any, T: Array, w: Array) -> tuple[Array, Design]:
         """Scale, draw the hidden layer, and return its outputs (times omega) and the rows."""
         design = self._design(X, T, w)
-        self.hidden_ = HiddenLayer.draw(
+        self.hidden_ = self._first_layer(design)
+        return design.times_omega(self._hidden_outputs(design.X, design.offset)), design
+
+    def _first_layer(self, design: Design) -> HiddenLayer:
+        return HiddenLayer.draw(
             self._n_first,
             design.X.shape[1],
             activation=self.activation,
@@ -214,7 +176,6 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             sample_weight=design.w,
             offset=design.offset,
         )
-        return design.times_omega(self._hidden_outputs(design.X, design.offset)), design
 
     def _scaled(self, X: Any, T: Array, w: Array) -> Design:
         """Apply the scalings."""
@@ -248,6 +209,15 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Array, Array]:
         X = validate_data(self, X, accept_sparse=("csr",), dtype=[np.float64, np.float32])
         return X, *validate_targets(self, X, y, sample_weight)
+
+    def _targets_again(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array]:
+        """Validate the targets of more rows: they must be as the first ones were."""
+        one_target = self._one_target
+        T, w = validate_targets(self, X, y, sample_weight)
+        if T.shape[1] != self.coef_.shape[1] or self._one_target != one_target:
+            before = "(n_samples,)" if one_target else f"(n_samples, {self.coef_.shape[1]})"
+            raise ValueError(f"y has shape {np.shape(y)}; the model was fitted with {before}")
+        return T, w
 
     def _hidden_outputs(self, X_scaled: Any, offset: Array | None) -> Array:
         return self.hidden_.transform(X_scaled, offset=offset)
@@ -428,21 +398,6 @@ class IterativeELM(BaseELM):
         warnings.warn(state + remedy, ConvergenceWarning, stacklevel=5)
 
 
-def validate_targets(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array]:
-    """Return T (N, m) and the rows' weights for a checked X; the model remembers if y was 1-d."""
-    if y is None:
-        raise ValueError(
-            f"This {type(model).__name__} estimator requires y to be passed, but the target y "
-            "is None."
-        )
-    finite: Any = "allow-nan" if model.missing_targets == "ignore" else True
-    T = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite=finite, input_name="y")
-    check_consistent_length(X, T)
-    model._one_target = T.ndim == 1
-    w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    return T.reshape(len(T), -1), w
-
-
 def by_pattern(
     solve_complete: Callable[[Array, Array, Array | None], Weights],
     H: Array,
@@ -471,26 +426,12 @@ def by_pattern(
     )
 
 
-def row_norms(A: Array) -> Array:
-    """Norm of every row, in float64."""
-    return np.asarray(np.sqrt(np.einsum("nm,nm->n", A, A, dtype=float)))
-
-
-def require_targets(known: Mask) -> None:
-    """Raise unless every target is known in some of the rows that count."""
-    if not len(known):
-        raise ValueError("no row has both a positive sample weight and a known target")
-    if not known.any(axis=0).all():
-        empty = np.flatnonzero(~known.any(axis=0)).tolist()
-        raise ValueError(f"no value of target column(s) {empty} is known (of positive weight)")
-
-
 def _take(values: Array | None, rows: Mask) -> Array | None:
     return None if values is None else values[rows]
 
 
 @contextmanager
-def _all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
+def all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
     """Give the estimator its attributes back if anything, Ctrl-C included, ends the block."""
     before = dict(vars(estimator))
     try:

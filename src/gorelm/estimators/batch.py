@@ -11,14 +11,8 @@ from sklearn.utils._param_validation import Interval
 
 from gorelm.admm import PAPER, Record, Settings
 from gorelm.estimators._docs import document
-from gorelm.estimators.base import (
-    IterativeELM,
-    Mask,
-    SizedELM,
-    Weights,
-    by_pattern,
-    parameters,
-)
+from gorelm.estimators.base import IterativeELM, SizedELM, Weights, by_pattern, parameters
+from gorelm.estimators.design import Mask
 from gorelm.factor import product
 from gorelm.problem import Problem
 from gorelm.prox import Array

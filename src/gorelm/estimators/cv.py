@@ -15,13 +15,14 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from gorelm.diagnostics import outlier_threshold
 from gorelm.estimators._docs import document
-from gorelm.estimators.base import IterativeELM, Mask, SizedELM, parameters, require_targets
+from gorelm.estimators.base import IterativeELM, SizedELM, parameters
 from gorelm.estimators.batch import (
     GORELMRegressor,
     GRELMRegressor,
     ORELMRegressor,
     RELMRegressor,
 )
+from gorelm.estimators.design import Mask, require_targets
 from gorelm.path import checked_grid, default_lams, solve_path
 from gorelm.problem import Problem
 from gorelm.prox import Array

@@ -32,15 +32,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm.admm import ADAPTIVE, Settings
 from gorelm.diagnostics import outlier_threshold, split_in_two
-from gorelm.estimators.base import (
-    Mask,
-    _all_or_nothing,
-    parameters,
-    require_targets,
-    row_norms,
-    validate_targets,
-)
+from gorelm.estimators.base import all_or_nothing, parameters
 from gorelm.estimators.batch import GORELMRegressor, RELMRegressor
+from gorelm.estimators.design import Mask, require_targets, row_norms, validate_targets
 from gorelm.hidden import HiddenLayer
 from gorelm.path import solve_path
 from gorelm.problem import LossName, Problem
@@ -261,7 +255,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         -------
         self : object
         """
-        with _all_or_nothing(self):
+        with all_or_nothing(self):
             self._validate_params()
             self._fit(X, y, sample_weight)
         return self

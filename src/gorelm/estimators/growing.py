@@ -1,0 +1,436 @@
+"""The growing protocol: add nodes to a fitted network, by hand or until a rule says stop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from numbers import Integral, Real
+from operator import index
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from sklearn.model_selection import KFold, ShuffleSplit, check_cv
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, RealNotInt
+from sklearn.utils.validation import check_is_fitted
+
+from gorelm.estimators.base import BaseELM, Weights, all_or_nothing, parameters
+from gorelm.estimators.design import Design, Mask, row_norms, usable_rows
+from gorelm.factor import Indices
+from gorelm.hidden import HiddenLayer
+from gorelm.prox import Array
+from gorelm.quantiles import weighted_quantiles
+
+__all__ = ["GrowingELM", "Machine"]
+
+_COUNT = Interval(Integral, 1, None, closed="left")
+
+Growth = dict[str, float]
+
+
+class Machine(Protocol):
+    """Training rows with what a method keeps of them while nodes come and go."""
+
+    def extend(self, dH: Array) -> None:
+        """Add nodes."""
+        ...
+
+    def keep(self, nodes: Indices) -> None:
+        """Keep some nodes; the weights of the others are 0."""
+        ...
+
+    def outputs(self, coef: Array) -> Array:
+        """Return H times the weights last found."""
+        ...
+
+
+class _Network:
+    """A hidden layer over some of the training rows, and the machine that fits it.
+
+    Parameters
+    ----------
+    model : GrowingELM
+        Whose method it is.
+    layer : HiddenLayer
+        To begin with.
+    every : Design
+        All training rows; radial nodes take their centres from these.
+    rows : array of int, optional
+        Those that the network is fitted to; None: all.
+    """
+
+    def __init__(
+        self, model: GrowingELM, layer: HiddenLayer, every: Design, rows: Indices | None = None
+    ) -> None:
+        self.layer, self._every = layer, every
+        self.design = every if rows is None else every.take(rows)
+        self.machine = model._machine(
+            self.design.hidden(layer), self.design.T, self.design.omega, self.design.observed
+        )
+        self.settled = False  # whether the weights last found are those of the nodes it has
+
+    def find(self, model: GrowingELM) -> Weights:
+        found = model._find(self.machine)
+        self.settled = True
+        return found
+
+    def grow(self, n_new: int) -> None:
+        self.settled = False
+        every, n_old = self._every, self.layer.n_outputs
+        layer = self.layer.grow(n_new, X=every.X, sample_weight=every.w, offset=every.offset)
+        self.machine.extend(self.design.hidden(layer.keep(np.arange(n_old, layer.n_outputs))))
+        self.layer = layer
+
+    def prune(self, coef: Array) -> None:
+        active = np.flatnonzero(coef.any(axis=1))
+        if 0 < len(active) < len(coef):
+            self.settled = False
+            self.machine.keep(active)
+            self.layer = self.layer.keep(active)
+
+    def error(self, coef: Array) -> float:
+        """Return the mean error norm of the rows, as a share of the best constant's."""
+        residuals = self.design.residuals(self.machine.outputs(coef))
+        return _ratio(_sum_of_norms(self.design, residuals), _error_of_medians(self.design))
+
+    def validation_error(self, coef: Array, others: Design) -> tuple[float, float]:
+        """Return the sum of error norms over other rows, and that of these rows' medians."""
+        residuals = others.residuals(others.hidden(self.layer) @ coef)
+        return _sum_of_norms(others, residuals), _error_of_medians(others, self.design)
+
+
+@dataclass
+class _Table:
+    """The training rows as given: those that count, scaled, and the others."""
+
+    design: Design
+    T: Array
+    used: Mask
+    unused: Any  # inputs of the rows that do not count
+
+    def same_as(self, other: _Table) -> bool:
+        one, two = self.design, other.design
+        if one.X.shape != two.X.shape or not np.array_equal(self.T, other.T, equal_nan=True):
+            return False
+        return np.array_equal(one.w, two.w) and not (one.X != two.X).sum()
+
+
+@parameters
+class GrowingELM(BaseELM):
+    """A `BaseELM` that adds nodes; methods differ in `_machine` and `_find`."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **BaseELM._parameter_constraints,
+        "n_initial": [_COUNT],
+        "n_step": [_COUNT],
+        "max_hidden": [_COUNT],
+        "target_error": [Interval(Real, 0, None, closed="left"), None],
+        "patience": [_COUNT, None],
+        "min_improvement": [Interval(Real, 0, 1, closed="left")],
+        "max_pruned": [Interval(Real, 0, 1, closed="right"), None],
+        "validation": [Interval(RealNotInt, 0, 1, closed="neither"), "cv_object", None],
+        "prune_on_grow": ["boolean"],
+        "warm_start": ["boolean"],
+    }
+
+    n_initial: int = 100
+    n_step: int = 100
+    max_hidden: int = 1000
+    target_error: float | None = None
+    patience: int | None = None
+    min_improvement: float = 1e-3
+    max_pruned: float | None = None
+    validation: Any = None
+    prune_on_grow: bool = False
+    warm_start: bool = False
+
+    # -- for each method to define ---------------------------------------------------------------
+
+    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
+        """Begin with these nodes."""
+        raise NotImplementedError
+
+    def _find(self, machine: Any) -> Weights:
+        """Return the weights for the machine's nodes as they are."""
+        raise NotImplementedError
+
+    # -- fitting ---------------------------------------------------------------------------------
+
+    @property
+    def _n_first(self) -> int:
+        return self.n_initial
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        if self.n_initial > self.max_hidden:
+            raise ValueError(
+                f"n_initial={self.n_initial} is more than max_hidden={self.max_hidden}: a fit "
+                "begins with the one and may grow to the other"
+            )
+        network: _Network | None = None
+        growth: list[Growth] = []
+        if self.warm_start and hasattr(self, "hidden_"):
+            table = self._table_again(X, y, sample_weight)
+            layer, growth = self.hidden_, self.growth_
+            if self._kept() and self._table.same_as(table):
+                network = self._network
+        else:
+            X, T, w = self._validate(X, y, sample_weight)
+            table = self._table_of(X, T, w, self._design)
+            layer = self._first_layer(table.design)
+        if self.validation is None:
+            network = network or _Network(self, layer, table.design)
+            found, records, self.stopped_by_ = self._grow_until_told([network])
+        else:
+            folds = self._folds(len(table.design.w))
+            judges = [_Network(self, layer, table.design, inside) for inside, _ in folds]
+            others = [table.design.take(outside) for _, outside in folds]
+            _, records, self.stopped_by_ = self._grow_until_told(judges, others)
+            best = min(records, key=lambda record: record["validation_error"])
+            network = network or _Network(self, layer, table.design)
+            found = self._grow_to(network, int(best["n_drawn"]))
+        self.growth_: list[Growth] = [*growth, *records]
+        self._settle(network, table, found)
+
+    def grow(
+        self, n_new: int | None = None, X: Any = None, y: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Add nodes to the fitted network and adapt all output weights.
+
+        Growing by p and then by q gives the network that growing by p + q gives (with
+        `prune_on_grow`, only while nothing is pruned).
+
+        Parameters
+        ----------
+        n_new : int, optional
+            Number of nodes; by default `n_step`.
+        X, y, sample_weight : optional
+            Rows to fit to. By default those of the last fit, which the model keeps in memory with
+            what it needs to grow fast, but not in a pickle or a copy.
+
+        Returns
+        -------
+        self : object
+            The same estimator, grown. A call that fails leaves it as it was.
+        """
+        check_is_fitted(self)
+        n_new = self.n_step if n_new is None else _count(n_new)
+        with all_or_nothing(self):
+            self._validate_params()
+            if X is not None:
+                table = self._table_again(X, y, sample_weight)
+                network = _Network(self, self.hidden_, table.design)
+                network.settled = True
+            elif y is not None or sample_weight is not None:
+                raise ValueError("y and sample_weight belong to an X: pass X too, or neither")
+            elif self._kept():
+                table, network = self._table, self._network
+            else:
+                raise ValueError(
+                    "this model no longer has its training rows (it was unpickled or copied, told "
+                    "to forget them, or interrupted while it grew): use grow(n_new, X, y)"
+                )
+            started = time.perf_counter()
+            self._enlarge([network], [self.coef_], n_new)
+            found = network.find(self)
+            record = self._record([network], [found], [], started)
+            self.growth_ = [*self.growth_, record]
+            self._settle(network, table, found)
+        return self
+
+    def forget_rows(self) -> Self:
+        """Free the memory that growing would need; `grow` then wants X and y again."""
+        for name in ("_network", "_table"):
+            if hasattr(self, name):
+                delattr(self, name)
+        return self
+
+    def prune(self) -> Self:
+        """Remove the hidden nodes whose output weights are all exactly zero.
+
+        Predictions stay the same (to rounding); prediction gets cheaper in proportion.
+
+        Returns
+        -------
+        self : object
+            The same estimator, its `hidden_` and `coef_` reduced to `n_active_` outputs.
+        """
+        check_is_fitted(self)
+        if self._kept():
+            self._network.prune(self.coef_)
+            self._network.settled = True
+        return super().prune()
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in ("_network", "_table")}
+
+    # -- growing ---------------------------------------------------------------------------------
+
+    def _grow_until_told(
+        self, networks: list[_Network], others: list[Design] | None = None
+    ) -> tuple[Weights, list[Growth], str]:
+        """Let networks grow in step; returns the last weights of the first, and why it stopped."""
+        records: list[Growth] = []
+        found: list[Weights] = []
+        while True:
+            started = time.perf_counter()
+            if records:
+                size = networks[0].layer.n_drawn
+                step = min(self.n_step, self.max_hidden - size)
+                self._enlarge(networks, [weights.coef for weights in found], step)
+            found = [network.find(self) for network in networks]
+            records.append(self._record(networks, found, others or [], started))
+            reason = self._reason_to_stop(records, networks[0].layer.n_drawn)
+            if any(weights.status == "stopped" for weights in found):
+                reason = "callback"
+            if reason:
+                return found[0], records, reason
+
+    def _grow_to(self, network: _Network, n_drawn: int) -> Weights:
+        """Go the way to a size again; without pruning on the way, in one step."""
+        step = self.n_step if self.prune_on_grow else self.max_hidden
+        found = None
+        while network.layer.n_drawn < n_drawn:
+            if self.prune_on_grow:
+                found = network.find(self)
+                network.prune(found.coef)
+            network.grow(min(step, n_drawn - network.layer.n_drawn))
+        return network.find(self)
+
+    def _enlarge(self, networks: list[_Network], coefs: list[Array], n_new: int) -> None:
+        for network, coef in zip(networks, coefs, strict=True):
+            if self.prune_on_grow:
+                network.prune(coef)
+            network.grow(n_new)
+
+    def _record(
+        self,
+        networks: list[_Network],
+        found: list[Weights],
+        others: list[Design],
+        started: float,
+    ) -> Growth:
+        """Write down a size: means over the networks, and seconds since `started`."""
+        pairs = [
+            network.validation_error(weights.coef, rows)
+            for network, weights, rows in zip(networks, found, others, strict=False)
+        ]
+        active = [np.count_nonzero(weights.coef.any(axis=1)) for weights in found]
+        return {
+            "n_drawn": networks[0].layer.n_drawn,
+            "n_hidden": float(np.mean([network.layer.n_nodes for network in networks])),
+            "n_active": float(np.mean(active)),
+            "error": float(
+                np.mean([n.error(w.coef) for n, w in zip(networks, found, strict=True)])
+            ),
+            "validation_error": _ratio(*np.sum(pairs, axis=0)) if pairs else np.nan,
+            "objective": float(np.mean([weights.objective for weights in found])),
+            "dual_gap": max(weights.dual_gap for weights in found),
+            "n_iter": sum(weights.n_iter for weights in found),
+            "seconds": time.perf_counter() - started,
+        }
+
+    def _reason_to_stop(self, records: list[Growth], n_drawn: int) -> str:
+        last = records[-1]
+        score = "error" if self.validation is None else "validation_error"
+        if self.target_error is not None and last[score] <= self.target_error:
+            return "target_error"
+        pruned = 1.0 - last["n_active"] / max(last["n_hidden"], 1.0)
+        if self.max_pruned is not None and pruned >= self.max_pruned:
+            return "max_pruned"
+        if (
+            self.patience is not None
+            and _steps_without_gain([record[score] for record in records], self.min_improvement)
+            >= self.patience
+        ):
+            return "patience"
+        return "max_hidden" if n_drawn >= self.max_hidden else ""
+
+    def _folds(self, n_rows: int) -> list[tuple[Indices, Indices]]:
+        rng = check_random_state(self.random_state)
+        splitter: Any
+        if isinstance(self.validation, Real) and not isinstance(self.validation, Integral):
+            splitter = ShuffleSplit(1, test_size=float(self.validation), random_state=rng)
+        elif isinstance(self.validation, Integral):
+            if not 2 <= int(self.validation) <= n_rows:
+                raise ValueError(
+                    f"validation={self.validation} folds need at least 2 folds and as many rows; "
+                    f"there are {n_rows} rows"
+                )
+            splitter = KFold(int(self.validation), shuffle=True, random_state=rng)
+        else:
+            splitter = check_cv(self.validation)
+        return list(splitter.split(np.zeros((n_rows, 1))))
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def _kept(self) -> bool:
+        """Whether the training rows are here, with the network that the model has."""
+        network = getattr(self, "_network", None)
+        return network is not None and network.settled
+
+    def _table_of(self, X: Any, T: Array, w: Array, design: Any) -> _Table:
+        used = usable_rows(T, w)
+        rows = slice(None) if used.all() else used
+        return _Table(design(X[rows], T[rows], w[rows]), T, used, X[~used])
+
+    def _table_again(self, X: Any, y: Any, sample_weight: Any) -> _Table:
+        """Take rows in, scaled as in the first fit."""
+        X = self._validate_new(X)
+        T, w = self._targets_again(X, y, sample_weight)
+        return self._table_of(X, T, w, self._scaled)
+
+    def _settle(self, network: _Network, table: _Table, found: Weights) -> None:
+        """Make the network's weights the model's, and judge the rows by them."""
+        self._network, self._table = network, table
+        self.hidden_ = network.layer
+        self._remember(found)
+        design, used = table.design, table.used
+        residuals = np.empty(table.T.shape)
+        residuals[used] = design.residuals(network.machine.outputs(self.coef_))
+        if not used.all():
+            residuals[~used] = self._residuals(table.unused, table.T[~used])
+        self._score(residuals, table.T, used, design.w, design.typical_size())
+
+
+def _count(n_new: Any) -> int:
+    try:
+        number = index(n_new)
+    except TypeError:
+        raise TypeError(f"n_new must be a whole number of nodes, got {n_new!r}") from None
+    if number < 1:
+        raise ValueError(f"n_new must be at least 1, got {number}")
+    return number
+
+
+def _steps_without_gain(errors: list[float], min_improvement: float) -> int:
+    """Count the sizes since the last that was better by a share of `min_improvement`."""
+    best, since = np.inf, 0
+    for error in errors:
+        gained = error < best * (1.0 - min_improvement) if np.isfinite(best) else True
+        best, since = (error, 0) if gained else (best, since + 1)
+    return since
+
+
+def _sum_of_norms(design: Design, residuals: Array) -> float:
+    return float(design.w @ row_norms(residuals))
+
+
+def _error_of_medians(design: Design, source: Design | None = None) -> float:
+    """Return the sum of error norms of predicting each target's median (over `source`)."""
+    source = source or design
+    T = source.T if source.omega is None else source.T / source.omega[:, None]
+    known = np.ones(T.shape, dtype=bool) if source.observed is None else source.observed
+    medians = [
+        float(weighted_quantiles(t[k], 0.5, source.w[k])) if k.any() else 0.0
+        for t, k in zip(T.T, known.T, strict=True)
+    ]
+    omega = 1.0 if design.omega is None else design.omega[:, None]
+    return _sum_of_norms(design, design.residuals(omega * np.array(medians)[None]))
+
+
+def _ratio(error: float, unit: float) -> float:
+    """Return error / unit; where a constant is perfect, any error at all is infinitely worse."""
+    if unit > 0:
+        return float(error / unit)
+    return 0.0 if error <= 0 else float("inf")

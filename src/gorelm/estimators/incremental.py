@@ -1,0 +1,294 @@
+"""The growing methods: I-ELM, EM-ELM, IR-ELM and IGOR-ELM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval
+
+from gorelm.estimators._docs import document
+from gorelm.estimators.base import IterativeELM, Weights, parameters
+from gorelm.estimators.batch import GORELMRegressor
+from gorelm.estimators.design import Mask
+from gorelm.estimators.growing import GrowingELM, Machine
+from gorelm.factor import Indices
+from gorelm.growing import GrowingLeastSquares, ResidualFitting
+from gorelm.problem import Problem
+from gorelm.prox import Array
+from gorelm.solver import System
+
+__all__ = ["EMELMRegressor", "IELMRegressor", "IGORELMRegressor", "IRELMRegressor"]
+
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+
+
+class _Patterns:
+    """Machines for methods that treat targets separately: one for all known in the same rows.
+
+    Parameters
+    ----------
+    start : callable
+        Makes a machine from H, T and omega.
+    H, T, omega, observed
+        The rows, as `BaseELM._solve` takes them.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Array, Array, Array | None], Any],
+        H: Array,
+        T: Array,
+        omega: Array | None,
+        observed: Mask | None,
+    ) -> None:
+        self._shape = T.shape
+        known = np.ones(T.shape, dtype=bool) if observed is None else observed
+        patterns, which = np.unique(known, axis=1, return_inverse=True)
+        self._parts: list[tuple[Any, Indices, Any]] = []
+        for k, pattern in enumerate(patterns.T):
+            columns = np.flatnonzero(which.ravel() == k)
+            rows = slice(None) if pattern.all() else pattern
+            weights = None if omega is None else omega[rows]
+            self._parts.append((rows, columns, start(H[rows], T[rows][:, columns], weights)))
+
+    def extend(self, dH: Array) -> None:
+        for rows, _, machine in self._parts:
+            machine.extend(dH[rows])
+
+    def keep(self, nodes: Indices) -> None:
+        for _, _, machine in self._parts:
+            machine.keep(nodes)
+
+    def outputs(self, coef: Array) -> Array:
+        out = np.zeros(self._shape)
+        for rows, columns, machine in self._parts:
+            part = out[rows]
+            part[:, columns] = machine.outputs(coef[:, columns])
+            out[rows] = part
+        return out
+
+    def solve(self, solve: Callable[[Any], tuple[Array, float]]) -> Weights:
+        """Join the weights and objectives that `solve` finds for every machine."""
+        found = [(columns, *solve(machine)) for _, columns, machine in self._parts]
+        coef = np.empty((len(found[0][1]), self._shape[1]))
+        for columns, part, _ in found:
+            coef[:, columns] = part
+        return Weights(coef, objective=float(sum(objective for _, _, objective in found)))
+
+
+@document
+@parameters
+class IELMRegressor(GrowingELM):
+    r"""Incremental ELM: one node after the other, fitted to what the others left over.
+
+    .. math:: \beta_j = \frac{h_j' e_{j-1}}{h_j' h_j}, \qquad e_j = e_{j-1} - h_j \beta_j,
+              \qquad e_0 = T.
+
+    Weights once found stay as they are, so a node costs a pass over the rows and no more; the
+    squared error never increases, and is larger than that of the other methods.
+
+    Parameters
+    ----------
+    {growing}
+    {layer}
+    {seed}
+
+    Attributes
+    ----------
+    {grown}
+    {fitted}
+
+    Examples
+    --------
+    >>> from gorelm import IELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(200, outlier_ratio=0.0, random_state=0)
+    >>> model = IELMRegressor(max_hidden=200, random_state=0).fit(data.X, data.T)
+    >>> [record["n_hidden"] for record in model.grow(50).growth_]
+    [100.0, 200.0, 250.0]
+    """
+
+    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
+        return _Patterns(lambda H, T, _: ResidualFitting(H, T), H, T, omega, observed)
+
+    def _find(self, machine: _Patterns) -> Weights:
+        return machine.solve(ResidualFitting.solve)
+
+
+@document
+@parameters
+class EMELMRegressor(GrowingELM):
+    r"""Error-minimised ELM: least squares without regularisation, for nodes in groups.
+
+    .. math:: B = H^\dagger T,
+
+    at every size what `ELMRegressor` finds, but only new columns of H meet the rows. H may have
+    any rank.
+
+    Parameters
+    ----------
+    {growing}
+    {layer}
+    {seed}
+
+    Attributes
+    ----------
+    {grown}
+    {fitted}
+
+    Examples
+    --------
+    >>> from gorelm import EMELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(300, outlier_ratio=0.0, random_state=0)
+    >>> model = EMELMRegressor(n_initial=10, n_step=10, max_hidden=200, target_error=0.3,
+    ...                        random_state=0).fit(data.X, data.T)
+    >>> model.stopped_by_
+    'target_error'
+    """
+
+    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
+        return _Patterns(lambda H, T, _: GrowingLeastSquares(H, T), H, T, omega, observed)
+
+    def _find(self, machine: _Patterns) -> Weights:
+        return machine.solve(GrowingLeastSquares.solve)
+
+
+@document
+@parameters
+class IRELMRegressor(GrowingELM):
+    r"""Incremental regularised ELM: ridge, for nodes in groups.
+
+    .. math:: B = (H'H + I/C)^{-1} H'T,
+
+    at every size what ``RELMRegressor(C)`` finds. New nodes border the Cholesky factor of
+    :math:`H'H + I/C` instead of starting it again.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Weight of the errors against the penalty; smaller is smoother.
+    {growing}
+    {layer}
+    {seed}
+
+    Attributes
+    ----------
+    {grown}
+    {fitted}
+
+    Examples
+    --------
+    >>> from gorelm import IRELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(300, outlier_ratio=0.0, random_state=0)
+    >>> model = IRELMRegressor(C=100, validation=5, patience=2, random_state=0)
+    >>> model.fit(data.X, data.T).stopped_by_ in ("patience", "max_hidden")
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GrowingELM._parameter_constraints,
+        "C": [_POSITIVE],
+    }
+
+    C: float = field(default=1.0, kw_only=False)
+
+    def _problem(self) -> Problem:
+        return Problem("squared", self.C, 0.0, 1.0)
+
+    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
+        def start(H: Array, T: Array, omega: Array | None) -> System:
+            return System(H, T, self._problem(), omega, capacity=self.max_hidden)
+
+        return _Patterns(start, H, T, omega, observed)
+
+    def _find(self, machine: _Patterns) -> Weights:
+        def solve(system: System) -> tuple[Array, float]:
+            found = system.solve(self._problem())
+            return found.coef[:, 0], found.objective[0]
+
+        return machine.solve(solve)
+
+
+@document
+@parameters
+class IGORELMRegressor(GrowingELM, IterativeELM):
+    r"""Incremental generalised outlier-robust ELM: a GOR-ELM that grows.
+
+    .. math:: \min_B\; \tau \sum_i h_\delta(\|h_i B - t_i\|_2) + \lambda\alpha \|B\|_{2,1}
+              + \frac{\lambda(1-\alpha)}{2} \|B\|_F^2, \qquad \alpha = \texttt{l1\_ratio},
+
+    at every size what ``GORELMRegressor(lam, l1_ratio)`` finds, with its certificate. The iteration
+    goes on from where it stood, new nodes border the Cholesky factor of :math:`H'H + sI`, and of
+    the hidden outputs only the new columns are computed. With ``solver="paper"`` the published
+    iteration runs on the published update of the explicit inverse.
+
+    Parameters
+    ----------
+    lam : float, default=1.0
+        Weight of the penalty; larger is smoother, see `GORELMRegressor`.
+    l1_ratio : float, default=0.0
+        Share of the l2,1 penalty, which empties nodes for all targets together.
+    tau : float, default=1.0
+        Weight of the errors; only lam / tau matters.
+    delta : float, default=0.0
+        Row norm, in units of the scaled targets, up to which errors count squared.
+    {growing}
+    {layer}
+    {solver}
+    {seed}
+
+    Attributes
+    ----------
+    {grown}
+    {fitted}
+
+    Examples
+    --------
+    >>> from gorelm import IGORELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(300, outlier_ratio=0.2, random_state=0)
+    >>> model = IGORELMRegressor(lam=0.1, max_hidden=200, random_state=0).fit(data.X, data.T)
+    >>> bool(model.grow(100).growth_[-1]["dual_gap"] <= 1e-3)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GrowingELM._parameter_constraints,
+        **IterativeELM._parameter_constraints,
+        **{
+            name: GORELMRegressor._parameter_constraints[name]
+            for name in ("lam", "l1_ratio", "tau", "delta")
+        },
+    }
+
+    lam: float = field(default=1.0, kw_only=False)
+    l1_ratio: float = 0.0
+    tau: float = 1.0
+    delta: float = 0.0
+
+    def _problem(self) -> Problem:
+        return Problem(
+            "l21", self.tau, self.lam * self.l1_ratio, self.lam * (1 - self.l1_ratio), self.delta
+        )
+
+    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
+        return System(
+            H,
+            T,
+            self._problem(),
+            omega,
+            observed,
+            tol=self.tol,
+            inverse=self.solver == "paper",
+            capacity=self.max_hidden,
+        )
+
+    def _find(self, machine: Any) -> Weights:
+        found = machine.go_on(self._problem(), self._settings(), self.callback)
+        return self._weights_of(found)

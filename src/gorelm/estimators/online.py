@@ -1,0 +1,143 @@
+"""OS-ELM: the ridge over chunks of rows."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import field
+from numbers import Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from gorelm.estimators._docs import document
+from gorelm.estimators.base import SizedELM, Weights, all_or_nothing, parameters
+from gorelm.estimators.design import Mask
+from gorelm.online import RecursiveRidge
+from gorelm.prox import Array
+
+__all__ = ["OSELMRegressor"]
+
+_FEW_ROWS = 10
+
+
+@document
+@parameters
+class OSELMRegressor(SizedELM):
+    r"""Online sequential ELM: R-ELM over rows that come in chunks, none of which is kept.
+
+    .. math:: B = (H'H + I/C)^{-1} H'T
+
+    over all rows so far, whatever the chunks were: the same as ``RELMRegressor(C)`` on all of them
+    at once, as long as both scale alike. Kept is a triangular matrix of the size of the layer.
+
+    The first chunk, or `fit`, sets the scalings (and the centres of radial nodes) for good. If it
+    is small or not typical, scale the data beforehand and pass ``input_scaling=None,
+    target_scaling=None``.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Weight of the errors against the penalty; smaller is smoother. It counts when the first
+        rows come, and not after.
+    {hidden}
+    {seed}
+
+    Attributes
+    ----------
+    n_samples_seen_ : int
+        Number of rows (of positive weight) absorbed so far.
+    {fitted}
+
+    Notes
+    -----
+    The outlier scores are those of the rows of the last call. `missing_targets` can only be
+    "error": a target that is unknown in a row would need a triangle of its own.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gorelm import OSELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(300, outlier_ratio=0.0, random_state=0)
+    >>> model = OSELMRegressor(C=100, n_hidden=50, random_state=0)
+    >>> for rows in np.split(np.arange(300), 3):
+    ...     model = model.partial_fit(data.X[rows], data.T[rows])
+    >>> model.n_samples_seen_
+    300
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SizedELM._parameter_constraints,
+        "C": [Interval(Real, 0, None, closed="neither")],
+        "missing_targets": [StrOptions({"error"})],
+    }
+
+    C: float = field(default=1.0, kw_only=False)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Absorb a chunk of rows.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+            Inputs.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+        sample_weight : array of shape (n_samples,), optional
+            Weight of every row; a weight of 2 equals the row twice, a weight of 0 its absence.
+
+        Returns
+        -------
+        self : object
+            The same estimator. A call that fails leaves it as it was.
+        """
+        with all_or_nothing(self):
+            self._validate_params()
+            if hasattr(self, "hidden_"):
+                self._absorb(X, y, sample_weight)
+            else:
+                self._fit(X, y, sample_weight)
+                self._warn_if_scaled_by_few()
+        return self
+
+    def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
+        self._recursion = RecursiveRidge(H.shape[1], T.shape[1], self.C).absorbed(H, T)
+        self.n_samples_seen_ = len(H)
+        return Weights(self._recursion.weights())
+
+    def _absorb(self, X: Any, y: Any, sample_weight: Any) -> None:
+        X = self._validate_new(X)
+        T, w = self._targets_again(X, y, sample_weight)
+        used = w > 0
+        if not used.any():
+            return
+        design = self._scaled(X[used], T[used], w[used])
+        self._recursion = self._recursion.absorbed(design.hidden(self.hidden_), design.T)
+        self.n_samples_seen_ += int(used.sum())
+        self._remember(Weights(self._recursion.weights()))
+        self._score(self._residuals(X, T), T, used, design.w, design.typical_size())
+
+    def _warn_if_scaled_by_few(self) -> None:
+        scaled = [name for name in ("input_scaling", "target_scaling") if getattr(self, name)]
+        if scaled and self.n_samples_seen_ < _FEW_ROWS:
+            warnings.warn(
+                f"{' and '.join(scaled)} are set by the first chunk, which has only "
+                f"{self.n_samples_seen_} row(s): begin with more rows, or scale the data "
+                "yourself and pass input_scaling=None, target_scaling=None",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def prune(self) -> Self:
+        """Remove the hidden nodes whose output weights are all exactly zero.
+
+        Returns
+        -------
+        self : object
+            The same estimator, its `hidden_` and `coef_` reduced to `n_active_` outputs.
+        """
+        check_is_fitted(self)
+        self._recursion.keep(np.flatnonzero(self.coef_.any(axis=1)))
+        return super().prune()

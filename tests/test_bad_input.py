@@ -19,6 +19,7 @@ from gorelm.metrics import arrmse
 from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS
 from test_estimators import (
     ALL,
+    SIZED,
     all_cases,
     all_estimators,
     assert_close,
@@ -26,6 +27,7 @@ from test_estimators import (
     make,
     make_data,
     names,
+    sized,
 )
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -35,6 +37,16 @@ NAN, INF = float("nan"), float("inf")
 # Values that each parameter must refuse, naming itself.
 BAD = {
     "n_hidden": [-1, 2.5, "10", None],
+    "n_initial": [0, -1, 2.5, "10", None],
+    "n_step": [0, -1, 2.5, None],
+    "max_hidden": [0, -1, 2.5, None],
+    "target_error": [-1e-9, NAN, INF, "small"],
+    "patience": [0, -1, 1.5],
+    "min_improvement": [-1e-9, 1.0, NAN, None],
+    "max_pruned": [0.0, 1 + 1e-9, NAN],
+    "validation": [0.0, 1.0, -0.5, 1, 10**6, "all", NAN],
+    "prune_on_grow": ["yes", None],
+    "warm_start": ["yes", None],
     "activation": ["sigmoidal", None, 3],
     "weights": ["gaussian", None],
     "weight_scale": [0.0, -1.0, NAN, INF, "1"],
@@ -99,7 +111,7 @@ def test_bad_parameter(cls, name, value):
     refuses(make(cls, **{name: value}), X, T, match=name)
 
 
-@all_estimators
+@sized
 def test_no_hidden_node(cls):
     X, T = make_data()
     refuses(make(cls, n_hidden=0), X, T, match="n_hidden must be at least 1")
@@ -544,5 +556,5 @@ def test_extreme_weight_scale(cls, activation, weight_scale):
 def test_exports_have_defaults_that_fit(cls):
     X, T = make_data(30)
     assert np.isfinite(cls().fit(X, T).predict(X)).all()
-    assert default(cls, "n_hidden") == 1000
+    assert default(cls, "n_hidden" if cls in SIZED else "max_hidden") == 1000
     assert cls.__name__ in gorelm.__all__

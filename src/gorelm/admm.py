@@ -31,9 +31,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gorelm.certificate import certify, residuals, residuals_small, squares
+from gorelm.certificate import (
+    certify,
+    improve_bound,
+    residuals,
+    residuals_small,
+    squares,
+    verify,
+)
 from gorelm.factor import Factor
-from gorelm.iterate import Iterate, Live, Mask, Record, Solution, State
+from gorelm.iterate import Iterate, Live, Mask, Mixture, Record, Solution, State
 from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
@@ -84,6 +91,8 @@ FIRST_ADAPTATION = 40
 WORTHWHILE = 2.0
 LARGEST_CHANGE = 4.0
 OUTLIER_CAP = 10.0
+# Elements of H from which on a bound costs little beside an iteration.
+LARGE = 100_000
 
 
 def solve(
@@ -140,6 +149,7 @@ class _Run:
         self.rows, self.factor, self.settings, self.direct = rows, factor, settings, direct
         self.callback = callback
         self.HtT = rows.HtT[:, None]
+        self.sum_again = False  # whether H'U is summed over the rows at every check
 
     def solve(
         self,
@@ -169,36 +179,23 @@ class _Run:
             self._empty_state(n_problems) if keep_state else None,
         )
         if moves is not None or (self.direct and start is not None):
-            done = self._certify(state, moves, 0, solution) <= settings.tol
-            done &= settings.stop == "gap"
-            stopped = self._report(state, solution)
-            self._settle(state, solution, 0, done, stopped, False)
+            self._check(state, moves, 0, solution)
         next_adaptation = FIRST_ADAPTATION
         for iteration in range(1, settings.max_iter + 1):
-            last = iteration == settings.max_iter
-            check = last or _is_check(iteration)
             if not len(state.index):
                 break
+            check = iteration == settings.max_iter or self._is_check(iteration)
             by_residuals = settings.stop == "residuals"
-            self._update_weights(state)
-            moves = self._update_rows(state, changes=by_residuals, certify=check)
-            done = (
-                residuals_small(state, moves, self.rows, settings.eps_abs, settings.eps_rel)
-                if by_residuals
-                else np.zeros(len(state.rho), bool)
-            )
-            if check or done.any():
-                gap = self._certify(state, moves, iteration, solution)
-                if settings.stop == "gap":
-                    done = gap <= settings.tol
-                if settings.rho is None and iteration >= next_adaptation:
-                    # Ever rarer changes: ADMM converges once its penalties stand still.
+            GB = self._update_weights(state)
+            moves = self._update_rows(state, GB, measure=check or by_residuals)
+            done = None
+            if by_residuals:
+                done = residuals_small(state, moves, self.rows, settings.eps_abs, settings.eps_rel)
+            if check or (done is not None and done.any()):
+                adapt = settings.rho is None and iteration >= next_adaptation
+                if adapt:  # ever more rarely: ADMM converges once its penalties stand still
                     next_adaptation = 2 * iteration
-                    self._adapt(state, moves)
-                stopped = self._report(state, solution)
-                self._settle(state, solution, iteration, done, stopped, last)
-                if not len(state.index):
-                    break
+                self._check(state, moves, iteration, solution, done, adapt=adapt)
         if keep_live and moves is not None:
             solution.live = Live(state, moves, self.rows.E, self.rows.U)
         return solution
@@ -229,6 +226,8 @@ class _Run:
             problem=problem,
             index=np.arange(count),
             HtD=HtD,
+            HtU=zeros,
+            HtE_change=zeros,
             rho=rho,
             sigma=sigma,
             B=zeros,
@@ -238,6 +237,7 @@ class _Run:
             cap=np.full(count, cap),
             bound=np.full(count, -np.inf),
             scale=np.ones(count),
+            mixture=Mixture.empty(zeros),
         )
 
     def _resume(self, s: Iterate, start: State) -> Moves | None:
@@ -249,8 +249,8 @@ class _Run:
             HtY = s.problem.tau[:, None] * self.rows.residual_sums(s.B)[0]
         else:
             s.rho = start.rho.copy()
-            s.HtD, moves = self.rows.resume(s.B, start.dual, s.problem, s.rho, s.cap)
-            HtY = s.rho[:, None] * moves.HtU
+            s.HtD, s.HtU, moves = self.rows.resume(s.B, start.dual, s.problem, s.rho, s.cap)
+            HtY = s.rho[:, None] * s.HtU
         if s.sigma is not None:
             s.sigma = np.where(np.isnan(start.sigma), s.sigma, start.sigma)
             s.Z = s.B
@@ -263,24 +263,22 @@ class _Run:
         self.rows.E, self.rows.U = live.E, live.U
         n_hidden, known = self.rows.shape[1], len(s.HtD)
         HtD, HtU = self.rows.products(known)
-        new = {name: _padded(getattr(s, name), n_hidden) for name in ("B", "Z", "V", "Z_change")}
+        names = ("B", "Z", "V", "Z_change", "HtE_change")
+        new = {name: _padded(getattr(s, name), n_hidden) for name in names}
         s = replace(
             s,
             **new,
             problem=problem,
             index=np.arange(1),
             HtD=np.concatenate([s.HtD, HtD]),
+            HtU=np.concatenate([s.HtU, HtU]),
             bound=np.full(1, -np.inf),  # a larger network may do better than the last bound
             scale=np.ones(1),
+            mixture=Mixture.empty(new["B"]),
             correction=None,
         )
-        moves = replace(
-            moves,
-            HtU=np.concatenate([moves.HtU, HtU]),
-            Ht_error_change=_padded(moves.Ht_error_change, n_hidden),
-        )
         if s.sigma is not None and self.settings.rho is None:
-            slopes = problem.penalty_slopes(s.Z, -s.rho[:, None] * moves.HtU)
+            slopes = problem.penalty_slopes(s.Z, -s.rho[:, None] * s.HtU)
             s.V[known:] = slopes[known:] / s.sigma[:, None]
         return s, moves
 
@@ -301,54 +299,98 @@ class _Run:
         usable = (typical > 0) & (problem.l1 > 0)
         return np.where(usable, SIGMA_START * problem.l1 / np.where(usable, typical, 1.0), rho)
 
-    def _update_weights(self, s: Iterate) -> None:
+    def _update_weights(self, s: Iterate) -> Array:
+        """Update B, Z and V; returns (H'H)B, which solving for B has given away."""
         right = self.HtT + s.HtD
         if s.sigma is None:
-            s.B = self.factor.solve(s.problem.l2 / s.rho, right)
-            return
+            shift = s.problem.l2 / s.rho
+            s.B = self.factor.solve(shift, right)
+            return np.asarray(right - shift[:, None] * s.B)
         right = right + (s.sigma / s.rho)[:, None] * (s.Z - s.V)
-        s.B = self.factor.solve((s.problem.l2 + s.sigma) / s.rho, right)
+        shift = (s.problem.l2 + s.sigma) / s.rho
+        s.B = self.factor.solve(shift, right)
         relax = self.settings.relax
         target = relax * s.B + (1.0 - relax) * s.Z + s.V
         Z = s.problem.penalty_prox(target, s.sigma)
         s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
+        return np.asarray(right - shift[:, None] * s.B)
 
-    def _update_rows(self, s: Iterate, *, changes: bool, certify: bool) -> Moves | None:
+    def _update_rows(self, s: Iterate, GB: Array, *, measure: bool) -> Moves | None:
         if self.direct:
             return None
-        s.HtD, moves = self.rows.step(
-            s.B,
-            s.problem,
-            s.rho,
-            self.settings.relax,
-            loss_at=s.answer if certify else None,
-            cap=s.cap,
-            changes=changes,
-        )
+        relax = self.settings.relax
+        HtD, moves = self.rows.step(s.B, s.problem, s.rho, relax, cap=s.cap, measure=measure)
+        # The rows set E + U = relax (HB - T) + (1 - relax) E_old + U_old. With that sum and the
+        # difference H'(E - U), H'E and H'U are known without another product with H; an error in
+        # one of them is multiplied by 1 - relax / 2 in every step.
+        HtE = s.HtD + s.HtU
+        HtU = 0.5 * (relax * (GB - self.HtT) + (1.0 - relax) * HtE + s.HtU - HtD)
+        s.HtE_change = HtD + HtU - HtE
+        s.HtD, s.HtU = HtD, HtU
+        if moves is None and self.rows.H.size >= LARGE:
+            improve_bound(s, *self.rows.inner())
         return moves
 
     # -- stopping --------------------------------------------------------------------------------
 
-    def _certify(
-        self, s: Iterate, moves: Moves | None, iteration: int, solution: Solution
-    ) -> Array:
+    def _is_check(self, iteration: int) -> bool:
+        """Check often while most fits end, the more so the less a check is beside an iteration."""
+        often = 2 if self.rows.H.size >= LARGE else 3
+        return iteration % (often if iteration <= 30 else 10) == 0
+
+    def _check(
+        self,
+        s: Iterate,
+        moves: Moves | None,
+        iteration: int,
+        solution: Solution,
+        done: Mask | None = None,
+        *,
+        adapt: bool = False,
+    ) -> None:
+        """Certify, report, and let problems leave; `done` names those that met another rule."""
+        if self.sum_again and moves is not None:
+            s.HtU = self.rows.pull(slice(None))
         objective, gap = certify(s, moves, self.rows, self.factor)
         primal, dual = residuals(s, moves)
         for i, p in enumerate(s.index):
-            solution.objective[p], solution.dual_gap[p] = float(objective[i]), float(gap[i])
-            solution.bound[p] = float(s.bound[i])
-            solution.history[p].append(
-                {
-                    "iteration": float(iteration),
-                    "objective": float(objective[i]),
-                    "dual_gap": float(gap[i]),
-                    "primal_residual": float(primal[i]),
-                    "dual_residual": float(dual[i]),
-                    "rho": float(s.rho[i]),
-                    "sigma": float(s.sigma[i]) if s.sigma is not None else float("nan"),
-                }
-            )
-        return gap
+            record = {
+                "iteration": float(iteration),
+                "objective": float(objective[i]),
+                "dual_gap": float(gap[i]),
+                "primal_residual": float(primal[i]),
+                "dual_residual": float(dual[i]),
+                "rho": float(s.rho[i]),
+                "sigma": float(s.sigma[i]) if s.sigma is not None else float("nan"),
+            }
+            solution.history[p].append(record)
+            solution.note(p, record, s.bound[i])
+        last = np.full(len(s.index), iteration == self.settings.max_iter)
+        if self.settings.stop == "gap":
+            done = gap <= self.settings.tol
+            done &= self._verified(s, moves, done | last, solution)
+        else:
+            done = np.zeros_like(last) if done is None else done
+            self._verified(s, moves, done | last, solution)
+        if adapt:
+            self._adapt(s, moves)
+        stopped = self._report(s, solution)
+        self._settle(s, moves, solution, iteration, done, stopped)
+
+    def _verified(self, s: Iterate, moves: Moves | None, which: Mask, solution: Solution) -> Mask:
+        """Return which of some problems meet the gap by the rows themselves, and note what does."""
+        if moves is None or not which.any():
+            return which
+        tol, met = self.settings.tol, which.copy()
+        objective, gap, sound = verify(s, moves, which, self.rows, tol)
+        self.sum_again = self.sum_again or not sound
+        for i, value, distance in zip(np.flatnonzero(which), objective, gap, strict=True):
+            p = s.index[i]
+            record = solution.history[p][-1]
+            record.update(objective=float(value), dual_gap=float(distance))
+            solution.note(p, record, s.bound[i])
+        met[which] = gap <= tol
+        return met
 
     def _report(self, s: Iterate, solution: Solution) -> bool:
         if self.callback is None:
@@ -363,15 +405,18 @@ class _Run:
     def _settle(
         self,
         s: Iterate,
+        moves: Moves | None,
         solution: Solution,
         iteration: int,
         done: Mask,
         stopped: bool,
-        last: bool,
     ) -> None:
         """Write down the answers of the problems that leave the batch, and let them leave."""
         lost = ~np.isfinite([solution.objective[p] for p in s.index])  # no iterate will mend it
+        last = iteration == self.settings.max_iter
         leaving = np.full_like(done, True) if last or stopped else done | lost
+        if stopped and not last:
+            self._verified(s, moves, ~done, solution)
         for i in np.flatnonzero(leaving):
             p = s.index[i]
             solution.coef[:, p] = s.answer[:, i]
@@ -403,11 +448,11 @@ class _Run:
                 moves.error_change,
                 moves.UU,
             )
-            HtE = s.HtD + moves.HtU
-            s.HtD = HtE - moves.HtU / factor[:, None]
+            HtE = s.HtD + s.HtU
+            s.HtU = s.HtU / factor[:, None]
+            s.HtD = HtE - s.HtU
             s.rho = s.rho * factor
             self.rows.rescale(factor)
-            moves.HtU = moves.HtU / factor[:, None]
             moves.UT, moves.UU = moves.UT / factor, moves.UU / factor**2
         if s.sigma is not None:
             factor = _balance(
@@ -418,11 +463,6 @@ class _Run:
             )
             s.sigma = s.sigma * factor
             s.V = s.V / factor[:, None]
-
-
-def _is_check(iteration: int) -> bool:
-    """Every fifth iteration is checked while most fits end, later every tenth."""
-    return iteration % (5 if iteration <= 40 else 10) == 0
 
 
 def _padded(A: Array, n_hidden: int) -> Array:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from gorelm.factor import Factor
-from gorelm.iterate import Iterate, Mask
+from gorelm.iterate import Iterate, Mask, Mixture
+from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
 
-__all__ = ["certify", "residuals", "residuals_small", "squares"]
+__all__ = ["certify", "improve_bound", "residuals", "residuals_small", "squares", "verify"]
 
 
 def certify(s: Iterate, moves: Moves | None, rows: Rows, factor: Factor) -> tuple[Array, Array]:
@@ -18,24 +19,92 @@ def certify(s: Iterate, moves: Moves | None, rows: Rows, factor: Factor) -> tupl
     Returns
     -------
     objective, gap : array (P,)
-        Of the answer; for `gap` see `Solution.dual_gap`.
+        Of the weights B (for the squared loss, of the answer); for `gap` see `Solution.dual_gap`.
     """
     if moves is None:  # squared loss: the residual itself is the dual point
         (HtY, YT, YY), scale = rows.residual_sums(s.answer), s.problem.tau
         loss = capped = 0.5 * scale * YY
+        penalty = s.problem.penalty_values(s.answer)
+        bound, s.scale = s.problem.dual_values(scale[:, None] * HtY, scale * YT, scale**2 * YY)
+        s.bound = np.maximum(s.bound, bound)
     else:
-        HtY, YT, YY, scale = moves.HtU, moves.UT, moves.UU, s.rho
-        loss, capped = rows.loss(s.answer, s.problem, s.cap) if moves.loss is None else moves.loss
-    penalty = s.problem.penalty_values(s.answer)
-    objective = loss + penalty
-    bound, s.scale = s.problem.dual_values(
-        scale[:, None] * HtY, scale * YT, (scale * np.sqrt(YY)) ** 2
-    )
+        loss, capped = moves.loss
+        penalty = s.problem.penalty_values(s.B)
+        bound = improve_bound(s, moves.UT, moves.UU)
+        if s.sigma is not None and rows.complete:
+            _correct_bound(s, moves, bound, rows, factor)
+    return loss + penalty, _gap(s.bound, loss, capped, penalty)
+
+
+def verify(
+    s: Iterate, moves: Moves, which: Mask, rows: Rows, tol: float
+) -> tuple[Array, Array, bool]:
+    """Judge the answers of some problems by the rows themselves.
+
+    `certify` takes H'U from a recursion, in which rounding is damped but not absent, and the loss
+    at B. Here both are summed over the rows again.
+
+    Returns
+    -------
+    objective, gap : array (P,)
+        Of the answers of the problems that `which` names.
+    sound : bool
+        Whether the recursion had the bounds right, to a small part of `tol`; otherwise they have
+        been taken back.
+    """
+    answer, problem, cap = s.answer[:, which], s.problem.select(which), s.cap[which]
+    loss, capped = moves.loss[:, which] if s.sigma is None else rows.loss(answer, problem, cap)
+    penalty = problem.penalty_values(answer)
+    rho, UT, UU = s.rho[which], moves.UT[which], moves.UU[which]
+    believed, _ = _bound(problem, rho, s.HtU[:, which], UT, UU)
+    bound, _ = _bound(problem, rho, rows.pull(which), UT, UU)
+    sound = bool((np.abs(believed - bound) <= 0.01 * tol * (capped + penalty)).all())
+    if not sound:
+        s.bound = s.bound.copy()
+        s.bound[which] = bound
+    return loss + penalty, _gap(s.bound[which], loss, capped, penalty), sound
+
+
+def improve_bound(s: Iterate, UT: Array, UU: Array) -> Array:
+    r"""Improve the lower bounds by the multipliers rho U, and by mixing them into earlier ones.
+
+    Multipliers swing around the optimum, and what lies between two that are feasible is feasible:
+    the best point of the segment from the mixture so far to the new one is a parabola's.
+
+    Returns
+    -------
+    bound : array (P,)
+        What the new multipliers prove by themselves.
+    """
+    bound, s.scale = _bound(s.problem, s.rho, s.HtU, UT, UU)
     s.bound = np.maximum(s.bound, bound)
-    if moves is not None and s.sigma is not None and rows.complete:
-        _correct_bound(s, moves, bound, rows, factor)
+    ridge = s.problem.l2 > 0
+    if ridge.any():
+        l2 = np.where(ridge, s.problem.l2, 1.0)
+        size = s.scale * s.rho
+        old = s.mixture
+        R = s.problem.excess(size[:, None] * s.HtU)
+        a, b = size * UT, s.problem.curvature * size**2 * UU
+        step = R - old.R
+        bend = squares(step) / l2
+        slope = old.a - a + 0.5 * (old.b - b) - np.einsum("lpm,lpm->p", old.R, step) / l2
+        share = np.where(ridge, np.clip(slope / np.maximum(bend, 1e-300), 0.0, 1.0), 0.0)
+        s.mixture = Mixture(
+            old.R + share[:, None] * step, old.a + share * (a - old.a), old.b + share * (b - old.b)
+        )
+        mixed = -s.mixture.a - 0.5 * s.mixture.b - squares(s.mixture.R) / (2 * l2)
+        s.bound = np.where(ridge, np.maximum(s.bound, mixed), s.bound)
+    return bound
+
+
+def _bound(problem: Problem, rho: Array, HtU: Array, UT: Array, UU: Array) -> tuple[Array, Array]:
+    return problem.dual_values(rho[:, None] * HtU, rho * UT, (rho * np.sqrt(UU)) ** 2)
+
+
+def _gap(bound: Array, loss: Array, capped: Array, penalty: Array) -> Array:
+    objective = loss + penalty
     size = np.maximum(capped + penalty, np.maximum(1e-9 * objective, np.finfo(float).tiny))
-    return objective, np.maximum(objective - s.bound, 0.0) / size
+    return np.maximum(objective - bound, 0.0) / size
 
 
 def _correct_bound(s: Iterate, moves: Moves, plain: Array, rows: Rows, factor: Factor) -> None:
@@ -55,7 +124,7 @@ def _correct_bound(s: Iterate, moves: Moves, plain: Array, rows: Rows, factor: F
     problem, rho = s.problem.select(which), s.rho[which]
     sigma_V = s.sigma[which][:, None] * s.V[:, which]
     shift = s.sigma[which] / rho
-    A = factor.solve(shift, rho[:, None] * moves.HtU[:, which] + sigma_V)
+    A = factor.solve(shift, rho[:, None] * s.HtU[:, which] + sigma_V)
     reach, YY = rows.corrected(A, which, problem, rho)
     shrink = 1.0 / np.maximum(reach, 1.0)
     HtT = np.broadcast_to(rows.HtT[:, None], A.shape)
@@ -86,9 +155,9 @@ def residuals_small(
         sizes.append(squares(s.Z))
     if moves is not None:
         primal = primal + moves.primal
-        dual = dual + s.rho[:, None] * moves.Ht_error_change
+        dual = dual + s.rho[:, None] * s.HtE_change
         weights = weights + moves.hidden
-        multipliers = multipliers + s.rho[:, None] * moves.HtU
+        multipliers = multipliers + s.rho[:, None] * s.HtU
         sizes += [moves.error, np.full_like(primal, rows.TT())]
     largest = np.sqrt(np.max([*sizes, weights], axis=0))
     absolute = np.sqrt(s.B.shape[0] * s.B.shape[2]) * eps_abs

@@ -16,6 +16,7 @@ from gorelm.solver import minimum_norm
 __all__ = ["GrowingLeastSquares", "ResidualFitting"]
 
 _EPS = float(np.finfo(float).eps)
+_REFINE = 1e-9  # relative residual within the span of H from which on rounding is taken out
 
 
 class GrowingLeastSquares:
@@ -70,11 +71,20 @@ class GrowingLeastSquares:
 
     def solve(self) -> tuple[Array, float]:
         """Return the weights (L, m), and half the sum of their squared errors."""
+        coef = self._smallest(self._QtT)
+        inside = self._C @ coef - self._QtT
+        if np.linalg.norm(inside) > _REFINE * np.linalg.norm(self._QtT):
+            coef -= self._smallest(inside)
+            inside = self._C @ coef - self._QtT
+        return coef, 0.5 * float(np.vdot(inside, inside) + np.vdot(self._outside, self._outside))
+
+    def _smallest(self, right: Array) -> Array:
+        """Return the smallest of the best solutions of CX = right."""
+        if not len(self._C):
+            return np.zeros((self._C.shape[1], right.shape[1]))
         # The same singular values count as nothing as in a decomposition of H itself.
         cond = max(len(self._Q), self._C.shape[1]) * _EPS
-        coef = minimum_norm(np.array(self._C, order="F"), self._QtT, cond=cond)
-        inside = self._C @ coef - self._QtT
-        return coef, 0.5 * float(np.vdot(inside, inside) + np.vdot(self._outside, self._outside))
+        return minimum_norm(np.array(self._C, order="F"), right, cond=cond)
 
     def outputs(self, coef: Array) -> Array:
         """Return H times weights."""

@@ -36,6 +36,11 @@ class Solution:
     end: State | None = None  # where the run ended, if asked for
     live: Live | None = None  # the run itself, if asked for
 
+    def note(self, p: int, record: Record, bound: float) -> None:
+        """Write down how far problem p has come."""
+        self.objective[p], self.dual_gap[p] = record["objective"], record["dual_gap"]
+        self.bound[p] = float(bound)
+
     @classmethod
     def exact(cls, coef: Array, objective: Array) -> Solution:
         """Return closed-form weights (L, P, m), whose gap is that of rounding."""
@@ -90,12 +95,38 @@ class State:
 
 
 @dataclass
+class Mixture:
+    r"""A convex combination of feasible multipliers Y, by what the dual value is made of.
+
+    .. math:: D = -a - \tfrac12 b - \frac{\|R\|_F^2}{2 l_2}
+
+    with a = <Y, T>, b at least the curvature's share, and R at least as large as the excess of
+    every row of H'Y over :math:`l_1`.
+    """
+
+    R: Array  # (L, P, m)
+    a: Array  # (P,)
+    b: Array  # (P,)
+
+    @classmethod
+    def empty(cls, like: Array) -> Mixture:
+        """Return Y = 0, whose dual value is 0, for weights like `like`."""
+        return cls(np.zeros_like(like), *np.zeros((2, like.shape[1])))
+
+    def take(self, which: Mask) -> Mixture:
+        """Return the mixtures of some problems."""
+        return Mixture(self.R[:, which], self.a[which], self.b[which])
+
+
+@dataclass
 class Iterate:
     """The L-sized half of the iterate, for the problems still running."""
 
     problem: Problem
     index: Mask  # which of the P problems these are
     HtD: Array  # H'(E - U)
+    HtU: Array  # H'U
+    HtE_change: Array  # H'(E - E_old)
     rho: Array
     sigma: Array | None  # None: no weight split
     B: Array
@@ -105,6 +136,7 @@ class Iterate:
     cap: Array  # largest residual norm that counts in the size of the objective
     bound: Array  # best lower bound on each optimum so far
     scale: Array  # the last bound is that of the multipliers scale (rho U - H correction)
+    mixture: Mixture
     correction: Array | None = None  # None: 0
 
     @property
@@ -119,8 +151,9 @@ class Iterate:
             setattr(self, name, getattr(self, name)[which])
         if self.sigma is not None:
             self.sigma = self.sigma[which]
-        for name in ("HtD", "B", "Z", "V", "Z_change"):
+        for name in ("HtD", "HtU", "HtE_change", "B", "Z", "V", "Z_change"):
             setattr(self, name, getattr(self, name)[:, which])
+        self.mixture = self.mixture.take(which)
         if self.correction is not None:
             self.correction = self.correction[:, which]
 
@@ -139,19 +172,15 @@ class Live:
         s, none = self.iterate, np.zeros((0, *B.shape[1:]))
         if s.sigma is not None:
             raise ValueError("the sparse penalty is not the same in other coordinates")
-        iterate = replace(s, B=B, Z=none, V=none, Z_change=none, HtD=none)
-        return replace(
-            self, iterate=iterate, moves=replace(self.moves, HtU=none, Ht_error_change=none)
+        iterate = replace(
+            s, B=B, Z=none, V=none, Z_change=none, HtD=none, HtU=none, HtE_change=none
         )
+        return replace(self, iterate=iterate)
 
     def keep(self, nodes: Mask) -> Live:
         """Go on without the nodes that are not named; the weights of those left out must be 0."""
         s = self.iterate
-        names = ("B", "Z", "V", "Z_change", "HtD")
-        iterate = replace(s, **{name: getattr(s, name)[nodes] for name in names})
-        moves = replace(
-            self.moves,
-            HtU=self.moves.HtU[nodes],
-            Ht_error_change=self.moves.Ht_error_change[nodes],
+        names = ("B", "Z", "V", "Z_change", "HtD", "HtU", "HtE_change")
+        return replace(
+            self, iterate=replace(s, **{name: getattr(s, name)[nodes] for name in names})
         )
-        return replace(self, iterate=iterate, moves=moves)

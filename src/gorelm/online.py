@@ -11,7 +11,7 @@ from gorelm.prox import Array
 __all__ = ["RecursiveRidge"]
 
 _BLOCK = 32
-_BLOCK_ROWS = 1024
+_BLOCK_ROWS = 512
 
 
 class RecursiveRidge:
@@ -37,9 +37,11 @@ class RecursiveRidge:
 
     def absorbed(self, H: Array, T: Array) -> RecursiveRidge:
         """Return what rows with hidden outputs H (N, L) and targets T (N, m) make of it."""
+        if not len(self._R):
+            return self
         after = object.__new__(RecursiveRidge)
         R, z = self._R, self._z
-        block = max(1, min(_BLOCK, len(R)))
+        block = min(_BLOCK, len(R))
         for start in range(0, len(H), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             below = np.asfortranarray(H[rows], dtype=np.float64)
@@ -51,6 +53,12 @@ class RecursiveRidge:
                 raise linalg.LinAlgError("LAPACK could not absorb the rows")
         after._R, after._z = R, z
         return after
+
+    def take(self, targets: Indices) -> RecursiveRidge:
+        """Return the recursion of some targets alone."""
+        part = object.__new__(RecursiveRidge)
+        part._R, part._z = self._R, np.asfortranarray(self._z[:, targets])
+        return part
 
     def keep(self, nodes: Indices) -> None:
         """Keep some weights, by their increasing indices; the others must be 0."""

@@ -197,6 +197,20 @@ class Problem:
 
     # -- the certificate ------------------------------------------------------------------------
 
+    @property
+    def curvature(self) -> Array:
+        """Curvature q of the loss's conjugate within its ball; shape (P,)."""
+        return np.asarray(1.0 / self.tau if self.loss == "squared" else self.delta / self.tau)
+
+    def excess(self, W: Array) -> Array:
+        """Return what of the rows (or cells) of `W` is beyond l1."""
+        if not self.l1.any():
+            return W
+        sizes = norms(W, grouped=self.grouped)
+        l1 = self.l1 if self.grouped else self.l1[:, None]
+        share = np.maximum(1.0 - l1 / np.maximum(sizes, 1e-300), 0.0)
+        return np.asarray(W * (share[..., None] if self.grouped else share))
+
     def dual_values(self, HtY: Array, YT: Array, YY: Array) -> tuple[Array, Array]:
         r"""Bound the optimum from below with multipliers Y of the residuals.
 
@@ -222,7 +236,11 @@ class Problem:
         bounds, scales : array (P,)
             D(c) and c of the best c.
         """
-        q = 1.0 / self.tau if self.loss == "squared" else self.delta / self.tau
+        q = self.curvature
+        if not self.l1.any():  # a parabola
+            bend = q * YY + np.einsum("lpm,lpm->p", HtY, HtY) / self.l2
+            c = np.clip(-YT / np.maximum(bend, 1e-300), 0.0, 1.0)
+            return -YT * c - 0.5 * bend * c * c, c
         w = norms(HtY, grouped=self.grouped)
         best = [
             _best_bound(YT[p], q[p] * YY[p], w[:, p].ravel(), self.l1[p], self.l2[p])

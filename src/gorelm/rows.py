@@ -22,9 +22,10 @@ from gorelm.quantiles import weighted_quantiles
 __all__ = ["Moves", "Rows", "typical_norm", "within"]
 
 # Multiplications per block and product. A small block stays in cache between its two products,
-# and BLAS does not repack it: twice as fast as all rows at once (6000 x 1000 x 8). Passes with many
-# sums per block want larger ones.
+# and BLAS does not repack it: twice as fast as all rows at once (6000 x 1000 x 8). Sums over rows
+# without products want larger ones.
 _BLOCK_WORK = 500_000
+_SUM_ELEMENTS = 50_000
 
 
 @dataclass
@@ -36,12 +37,9 @@ class Moves:
     error_change: Array  # ||E - E_old||^2
     UU: Array  # ||U||^2
     UT: Array  # <U, T>
-    HtU: Array  # H'U, (L, P, m)
-    loss: Array | None  # (2, P): loss at the weights asked for, and with norms capped
-    # The paper's rule, if asked for: ||HB||^2, ||E||^2 and H'(E - E_old), (L, P, m).
-    hidden: Array
-    error: Array
-    Ht_error_change: Array
+    loss: Array  # (2, P): loss at the weights of the step, and with norms capped
+    hidden: Array  # ||HB||^2
+    error: Array  # ||E||^2
 
 
 class Rows:
@@ -108,8 +106,8 @@ class Rows:
 
     def resume(
         self, B: Array, dual: Array, problem: Problem, rho: Array, cap: Array
-    ) -> tuple[Array, Moves]:
-        """Set E = HB - T and U = dual / rho; returns what `step` does, for no step.
+    ) -> tuple[Array, Array, Moves]:
+        """Set E = HB - T and U = dual / rho; returns H'(E - U), H'U and moves, for no step.
 
         Parameters
         ----------
@@ -125,7 +123,7 @@ class Rows:
         self.U = np.asarray(dual / rho[:, None], dtype=self.H.dtype)
         products = np.zeros((len(B), 2 * count, B.shape[2]))
         sums, loss = np.zeros((3, count)), np.zeros((2, count))
-        for rows in self._blocks(weights.shape[1], many_sums=True):
+        for rows in self._blocks(weights.shape[1]):
             h, t, u = self.H[rows], self.T[rows], self.U[rows]
             e = (h @ weights).reshape(len(h), *B.shape[1:]) - t[:, None]
             products += _product(h, np.concatenate([e - u, u], axis=1))
@@ -134,17 +132,28 @@ class Rows:
             self.E[rows] = e
         size, UU, UT = sums
         still = np.zeros(count)
-        HtD, HtU = products[:, :count], products[:, count:]
-        return HtD, Moves(still, size, still, UU, UT, HtU, loss, size, size, 0.0 * HtU)
+        moves = Moves(still, size, still, UU, UT, loss, size, size)
+        return products[:, :count], products[:, count:], moves
 
     def products(self, start: int) -> tuple[Array, Array]:
         """Return H'(E - U) and H'U of the nodes from `start` on, for E and U as they are."""
-        h, count = self.H[:, start:], self.U.shape[1]
-        sums = np.zeros((h.shape[1], 2 * count, self.U.shape[2]))
-        for rows in self._blocks(2 * count * self.U.shape[2], many_sums=True):
-            u = self.U[rows]
-            sums += _product(h[rows], np.concatenate([self.E[rows] - u, u], axis=1))
-        return sums[:, :count], sums[:, count:]
+        both = np.concatenate([self.E - self.U, self.U], axis=1)
+        sums = self._summed(self.H[:, start:], both)
+        return sums[:, : self.U.shape[1]], sums[:, self.U.shape[1] :]
+
+    def inner(self) -> tuple[Array, Array]:
+        """Return <U, T> and <U, U> of every problem."""
+        return _inner(self.U, self.T), _squares(self.U)
+
+    def pull(self, which: Any) -> Array:
+        """Return H'U of some problems, (L, ., m)."""
+        return self._summed(self.H, self.U[:, which])
+
+    def _summed(self, H: Array, D: Array) -> Array:
+        sums = np.zeros((H.shape[1], *D.shape[1:]))
+        for rows in self._blocks(D[0].size if len(D) else 1):
+            sums += _product(H[rows], D[rows])
+        return sums
 
     def dual(
         self,
@@ -183,9 +192,8 @@ class Rows:
         rho: Array,
         relax: float,
         *,
-        loss_at: Array | None = None,
-        cap: Array | None = None,
-        changes: bool = False,
+        cap: Array,
+        measure: bool = False,
     ) -> tuple[Array, Moves | None]:
         """Update E and U for the weights `B` (L, P, m), reading every row once.
 
@@ -195,12 +203,10 @@ class Rows:
             Weights.
         problem, rho, relax
             The problem, its penalties (P,), and the over-relaxation.
-        loss_at : array (L, P, m), optional
-            Return moves, and in them the loss at these weights.
-        cap : array (P,), optional
-            Largest residual norm that counts in the second, capped, loss.
-        changes : bool, default=False
-            Return moves, and in them H' times the change of E (the paper's dual residual).
+        cap : array (P,)
+            Largest residual norm that counts in the moves' second, capped, loss.
+        measure : bool, default=False
+            Return moves.
 
         Returns
         -------
@@ -208,55 +214,41 @@ class Rows:
             H'(E - U), all that the next B needs.
         moves : Moves or None
         """
-        measure = changes or loss_at is not None
-        count, n_targets = B.shape[1:]
-        weights = self._flat(B if loss_at is None or loss_at is B else np.hstack([B, loss_at]))
-        products = np.zeros((len(B), count * (1 + measure + changes), n_targets))
-        squares, loss = np.zeros((7, count)), np.zeros((2, count))
+        weights, HtD = self._flat(B), np.zeros(B.shape)
         relax_, keep_ = self.H.dtype.type(relax), self.H.dtype.type(1.0 - relax)
-        for rows in self._blocks(weights.shape[1], many_sums=measure):
-            h, t, e_old = self.H[rows], self.T[rows][:, None], self.E[rows]
-            outputs = (h @ weights).reshape(len(h), -1, n_targets)
-            residual = outputs[:, :count] - t
+        if measure:
+            residuals, before = np.empty_like(self.E), self.E.copy()
+        for rows in self._blocks(weights.shape[1]):
+            h, e_old = self.H[rows], self.E[rows]
+            residual = (h @ weights).reshape(len(h), *B.shape[1:])
+            residual -= self.T[rows][:, None]
             v = relax_ * residual
             v += keep_ * e_old
             v += self.U[rows]
             u = self._multipliers(v, problem, rho, rows)
             e = v - u
-            if not measure:
-                products += _product(h, e - u)
-            else:
-                change = e - e_old
-                factors = [e - u, u, change] if changes else [e - u, u]
-                products += _product(h, np.concatenate(factors, axis=1))
-                parts = [residual - e, change, u]
-                if changes:
-                    parts += [outputs[:, :count], e]
-                for k, part in enumerate(parts):
-                    squares[k] += _squares(part)
-                squares[5] += _inner(u, t[:, 0])
-                squares[6] += problem.capped_squares(
-                    residual, self._rows_of(self._omega, rows), cap
-                )
-            if loss_at is not None:
-                loss += self._loss(outputs[:, -count:] - t, problem, cap, rows)
+            HtD += _product(h, e - u)
+            if measure:
+                residuals[rows] = residual
             self.E[rows], self.U[rows] = e, u
-        HtD, HtU, HtdE = (products[:, k * count : (k + 1) * count] for k in range(3))
-        if not measure:
-            return HtD, None
-        primal, error_change, UU, hidden, error, UT, size = squares
-        return HtD, Moves(
-            primal,
-            size,
-            error_change,
-            UU,
-            UT,
-            HtU,
-            None if loss_at is None else loss,
-            hidden,
-            error,
-            HtdE,
-        )
+        return HtD, self._moves(residuals, before, problem, cap) if measure else None
+
+    def _moves(self, residuals: Array, before: Array, problem: Problem, cap: Array) -> Moves:
+        """Sum up a step, in larger blocks than those of its products."""
+        count = residuals.shape[1]
+        sums, loss = np.zeros((7, count)), np.zeros((2, count))
+        size = max(1, _SUM_ELEMENTS // max(1, residuals[:1].size))
+        for start in range(0, len(residuals), size):
+            rows = slice(start, start + size)
+            residual, e, u, t = residuals[rows], self.E[rows], self.U[rows], self.T[rows]
+            parts = (residual - e, e - before[rows], u, residual + t[:, None], e)
+            for k, part in enumerate(parts):
+                sums[k] += _squares(part)
+            sums[5] += _inner(u, t)
+            sums[6] += problem.capped_squares(residual, self._rows_of(self._omega, rows), cap)
+            loss += self._loss(residual, problem, cap, rows)
+        primal, error_change, UU, hidden, error, UT, size_ = sums
+        return Moves(primal, size_, error_change, UU, UT, loss, hidden, error)
 
     def corrected(self, A: Array, which: Any, problem: Problem, rho: Array) -> tuple[Array, Array]:
         """Judge the multipliers rho U - HA of the problems `which`, for corrections A (L, P, m).
@@ -313,10 +305,10 @@ class Rows:
             v = v * self._observed[rows][:, None]
         return problem.multipliers(v, rho, self._rows_of(self._omega, rows))
 
-    def _blocks(self, n_columns: int, *, many_sums: bool = False) -> Iterator[slice]:
+    def _blocks(self, n_columns: int) -> Iterator[slice]:
         n_rows, n_hidden, _ = self.shape
         smallest = 32 if n_columns < 32 else 256
-        size = max(smallest, _BLOCK_WORK // max(1, n_hidden * n_columns) * (4 if many_sums else 1))
+        size = max(smallest, _BLOCK_WORK // max(1, n_hidden * n_columns))
         for start in range(0, n_rows, size):
             yield slice(start, min(start + size, n_rows))
 

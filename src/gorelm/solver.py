@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -182,9 +182,12 @@ class System:
             padded[: len(B)] = B
             live = live.without_nodes(way.space.shrink(padded))
         self._live = None
-        solution = admm.solve(
-            self._rows(way), way.factor, problem, settings, callback, live=live, keep_live=True
-        )
+        # An explicit inverse may lose all digits, and its iteration then leaves the floats.
+        lost: Literal["ignore"] | None = "ignore" if self._inverse else None
+        with np.errstate(over=lost, invalid=lost):
+            solution = admm.solve(
+                self._rows(way), way.factor, problem, settings, callback, live=live, keep_live=True
+            )
         if way.space is not None:
             solution = _expanded(solution, way.space)
             if solution.live is not None:
@@ -207,7 +210,7 @@ class System:
         if "_HtT" in kept:
             self._HtT = np.concatenate([self._HtT, product(dH, self._T)])
         if self._spare is None or self._spare.shape[1] < n_nodes:
-            spare = np.empty((n_rows, max(n_nodes, min(2 * n_old, self._capacity))), self.H.dtype)
+            spare = np.empty((n_rows, max(n_nodes, self._capacity)), self.H.dtype)
             spare[:, :n_old] = self.H
         else:
             spare = self._spare
@@ -367,6 +370,8 @@ def _goes_on(live: Live, problem: Problem, split: bool, settings: Settings) -> b
         problem.delta,
         problem.grouped,
     )
+    if split and not (last.l1 == problem.l1).all():  # its sigma belongs to the other l1
+        return False
     fixed = settings.rho is None or bool((live.iterate.rho == settings.rho).all())
     return same_loss and fixed and split == (live.iterate.sigma is not None)
 

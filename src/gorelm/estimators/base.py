@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ __all__ = [
     "all_or_nothing",
     "by_pattern",
     "parameters",
+    "require_finite",
 ]
 
 # Turns the annotated names of an estimator's class body into its constructor. scikit-learn reads
@@ -194,11 +196,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return Design(X, offset, T, w, omega, None if known.all() else known)
 
     def _remember(self, found: Weights) -> None:
-        if not np.isfinite(found.coef).all():
-            raise ValueError(
-                "the output weights are not finite: the fit has lost all its digits; use more "
-                "regularisation (larger lam, smaller C), scaling, or float64 inputs"
-            )
+        require_finite(found)
         self._warn_unless_converged(found)
         self.coef_ = found.coef
         self.intercept_ = np.broadcast_to(found.intercept, found.coef.shape[1:]).astype(float)
@@ -395,7 +393,25 @@ class IterativeELM(BaseELM):
             else "The paper's rule (in which tol plays no part) was not met: raise max_iter, or "
             'use solver="adaptive".'
         )
-        warnings.warn(state + remedy, ConvergenceWarning, stacklevel=5)
+        warnings.warn(state + remedy, ConvergenceWarning, stacklevel=_levels_to_caller())
+
+
+def require_finite(found: Weights) -> None:
+    """Raise if the weights are not finite."""
+    if not np.isfinite(found.coef).all():
+        raise ValueError(
+            "the output weights are not finite: the fit has lost all its digits; use more "
+            "regularisation (larger lam, smaller C), scaling, a sample_weight of ordinary "
+            "size, or float64 inputs"
+        )
+
+
+def _levels_to_caller() -> int:
+    """Return the stack level, for a warning, of the first call from outside this library."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("gorelm."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def by_pattern(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from numbers import Integral, Real
-from operator import index
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -14,7 +13,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, RealNotInt
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm.estimators.base import BaseELM, Weights, all_or_nothing, parameters
+from gorelm.estimators.base import (
+    BaseELM,
+    Weights,
+    all_or_nothing,
+    parameters,
+    require_finite,
+)
 from gorelm.estimators.design import Design, Mask, row_norms, usable_rows
 from gorelm.factor import Indices
 from gorelm.hidden import HiddenLayer
@@ -62,35 +67,46 @@ class _Network:
     def __init__(
         self, model: GrowingELM, layer: HiddenLayer, every: Design, rows: Indices | None = None
     ) -> None:
-        self.layer, self._every = layer, every
+        self.layer, self._every, self._start = layer, every, model._machine
         self.design = every if rows is None else every.take(rows)
-        self.machine = model._machine(
-            self.design.hidden(layer), self.design.T, self.design.omega, self.design.observed
-        )
-        self.settled = False  # whether the weights last found are those of the nodes it has
+        self.machine = self._begin() if layer.n_outputs else None
+        self.settled = False  # whether the model's weights are those of the nodes it has
 
-    def find(self, model: GrowingELM) -> Weights:
-        found = model._find(self.machine)
-        self.settled = True
-        return found
+    def _begin(self) -> Machine:
+        design = self.design
+        return self._start(design.hidden(self.layer), design.T, design.omega, design.observed)
 
     def grow(self, n_new: int) -> None:
         self.settled = False
         every, n_old = self._every, self.layer.n_outputs
-        layer = self.layer.grow(n_new, X=every.X, sample_weight=every.w, offset=every.offset)
-        self.machine.extend(self.design.hidden(layer.keep(np.arange(n_old, layer.n_outputs))))
-        self.layer = layer
+        self.layer = self.layer.grow(n_new, X=every.X, sample_weight=every.w, offset=every.offset)
+        if self.machine is None:
+            self.machine = self._begin()
+        else:
+            new = self.layer.keep(np.arange(n_old, self.layer.n_outputs))
+            self.machine.extend(self.design.hidden(new))
 
     def prune(self, coef: Array) -> None:
         active = np.flatnonzero(coef.any(axis=1))
-        if 0 < len(active) < len(coef):
-            self.settled = False
+        if len(active) == len(coef):
+            return
+        self.settled = False
+        self.layer = self.layer.keep(active)
+        if self.machine is not None and len(active):
             self.machine.keep(active)
-            self.layer = self.layer.keep(active)
+        else:
+            self.machine = None
+
+    def outputs(self, coef: Array) -> Array:
+        return np.zeros(self.design.T.shape) if self.machine is None else self.machine.outputs(coef)
+
+    def count_active(self, coef: Array) -> int:
+        """Return the number of nodes (not of directly linked inputs) with a weight."""
+        return int(np.count_nonzero(coef[len(self.layer.inputs) :].any(axis=1)))
 
     def error(self, coef: Array) -> float:
         """Return the mean error norm of the rows, as a share of the best constant's."""
-        residuals = self.design.residuals(self.machine.outputs(coef))
+        residuals = self.design.residuals(self.outputs(coef))
         return _ratio(_sum_of_norms(self.design, residuals), _error_of_medians(self.design))
 
     def validation_error(self, coef: Array, others: Design) -> tuple[float, float]:
@@ -178,10 +194,12 @@ class GrowingELM(BaseELM):
             table = self._table_of(X, T, w, self._design)
             layer = self._first_layer(table.design)
         if self.validation is None:
+            grown = network is not None and layer.n_drawn < self.max_hidden
             network = network or _Network(self, layer, table.design)
-            found, records, self.stopped_by_ = self._grow_until_told([network])
+            last = [self.coef_] if grown else None
+            found, records, self.stopped_by_ = self._grow_until_told([network], [], last)
         else:
-            folds = self._folds(len(table.design.w))
+            folds = self._folds(table)
             judges = [_Network(self, layer, table.design, inside) for inside, _ in folds]
             others = [table.design.take(outside) for _, outside in folds]
             _, records, self.stopped_by_ = self._grow_until_told(judges, others)
@@ -219,7 +237,6 @@ class GrowingELM(BaseELM):
             if X is not None:
                 table = self._table_again(X, y, sample_weight)
                 network = _Network(self, self.hidden_, table.design)
-                network.settled = True
             elif y is not None or sample_weight is not None:
                 raise ValueError("y and sample_weight belong to an X: pass X too, or neither")
             elif self._kept():
@@ -230,8 +247,11 @@ class GrowingELM(BaseELM):
                     "to forget them, or interrupted while it grew): use grow(n_new, X, y)"
                 )
             started = time.perf_counter()
-            self._enlarge([network], [self.coef_], n_new)
-            found = network.find(self)
+            coef = self.coef_
+            if X is not None and self.prune_on_grow and network.machine is not None:
+                coef = self._found(network).coef
+            self._enlarge([network], [coef], n_new)
+            found = self._found(network)
             record = self._record([network], [found], [], started)
             self.growth_ = [*self.growth_, record]
             self._settle(network, table, found)
@@ -267,19 +287,23 @@ class GrowingELM(BaseELM):
     # -- growing ---------------------------------------------------------------------------------
 
     def _grow_until_told(
-        self, networks: list[_Network], others: list[Design] | None = None
+        self, networks: list[_Network], others: list[Design], coefs: list[Array] | None = None
     ) -> tuple[Weights, list[Growth], str]:
-        """Let networks grow in step; returns the last weights of the first, and why it stopped."""
+        """Let networks grow in step; returns the last weights of the first, and why it stopped.
+
+        Given weights that they have, they begin by growing.
+        """
         records: list[Growth] = []
-        found: list[Weights] = []
         while True:
             started = time.perf_counter()
-            if records:
-                size = networks[0].layer.n_drawn
-                step = min(self.n_step, self.max_hidden - size)
-                self._enlarge(networks, [weights.coef for weights in found], step)
-            found = [network.find(self) for network in networks]
-            records.append(self._record(networks, found, others or [], started))
+            for network in networks:
+                network.settled = False
+            if coefs is not None:
+                step = min(self.n_step, self.max_hidden - networks[0].layer.n_drawn)
+                self._enlarge(networks, coefs, step)
+            found = [self._found(network) for network in networks]
+            coefs = [weights.coef for weights in found]
+            records.append(self._record(networks, found, others, started))
             reason = self._reason_to_stop(records, networks[0].layer.n_drawn)
             if any(weights.status == "stopped" for weights in found):
                 reason = "callback"
@@ -289,13 +313,16 @@ class GrowingELM(BaseELM):
     def _grow_to(self, network: _Network, n_drawn: int) -> Weights:
         """Go the way to a size again; without pruning on the way, in one step."""
         step = self.n_step if self.prune_on_grow else self.max_hidden
-        found = None
         while network.layer.n_drawn < n_drawn:
-            if self.prune_on_grow:
-                found = network.find(self)
-                network.prune(found.coef)
+            if self.prune_on_grow and network.machine is not None:
+                network.prune(self._found(network).coef)
             network.grow(min(step, n_drawn - network.layer.n_drawn))
-        return network.find(self)
+        return self._found(network)
+
+    def _found(self, network: _Network) -> Weights:
+        found = self._find(network.machine)
+        require_finite(found)
+        return found
 
     def _enlarge(self, networks: list[_Network], coefs: list[Array], n_new: int) -> None:
         for network, coef in zip(networks, coefs, strict=True):
@@ -315,7 +342,7 @@ class GrowingELM(BaseELM):
             network.validation_error(weights.coef, rows)
             for network, weights, rows in zip(networks, found, others, strict=False)
         ]
-        active = [np.count_nonzero(weights.coef.any(axis=1)) for weights in found]
+        active = [n.count_active(w.coef) for n, w in zip(networks, found, strict=True)]
         return {
             "n_drawn": networks[0].layer.n_drawn,
             "n_hidden": float(np.mean([network.layer.n_nodes for network in networks])),
@@ -346,21 +373,37 @@ class GrowingELM(BaseELM):
             return "patience"
         return "max_hidden" if n_drawn >= self.max_hidden else ""
 
-    def _folds(self, n_rows: int) -> list[tuple[Indices, Indices]]:
-        rng = check_random_state(self.random_state)
-        splitter: Any
-        if isinstance(self.validation, Real) and not isinstance(self.validation, Integral):
-            splitter = ShuffleSplit(1, test_size=float(self.validation), random_state=rng)
-        elif isinstance(self.validation, Integral):
-            if not 2 <= int(self.validation) <= n_rows:
-                raise ValueError(
-                    f"validation={self.validation} folds need at least 2 folds and as many rows; "
-                    f"there are {n_rows} rows"
-                )
+    def _folds(self, table: _Table) -> list[tuple[Indices, Indices]]:
+        """Return (rows to fit, rows to judge by) of the rows that count."""
+        n_rows, rng = len(table.design.w), check_random_state(self.random_state)
+        whole = isinstance(self.validation, Integral)
+        if whole and not 2 <= int(self.validation) <= n_rows:
+            raise ValueError(
+                f"validation={self.validation} must be at least 2 and at most the number of rows, "
+                f"{n_rows}"
+            )
+        if whole:
             splitter = KFold(int(self.validation), shuffle=True, random_state=rng)
-        else:
-            splitter = check_cv(self.validation)
-        return list(splitter.split(np.zeros((n_rows, 1))))
+            folds = list(splitter.split(np.zeros((n_rows, 1))))
+        elif isinstance(self.validation, Real):
+            once = ShuffleSplit(1, test_size=float(self.validation), random_state=rng)
+            folds = list(once.split(np.zeros((n_rows, 1))))
+        else:  # these name rows as they were given
+            place = np.cumsum(table.used) - 1
+            splits = check_cv(self.validation).split(np.zeros((len(table.used), 1)))
+            folds = [
+                (place[inside[table.used[inside]]], place[outside[table.used[outside]]])
+                for inside, outside in splits
+            ]
+        for inside, outside in folds:
+            if not (len(inside) and len(outside)):
+                raise ValueError("validation leaves a fold without rows to fit or to judge by")
+            known = table.design.observed
+            if known is not None and not known[inside].any(axis=0).all():
+                raise ValueError(
+                    "validation leaves a fold without any known value of a target; use fewer folds"
+                )
+        return folds
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -382,25 +425,23 @@ class GrowingELM(BaseELM):
 
     def _settle(self, network: _Network, table: _Table, found: Weights) -> None:
         """Make the network's weights the model's, and judge the rows by them."""
-        self._network, self._table = network, table
         self.hidden_ = network.layer
         self._remember(found)
         design, used = table.design, table.used
         residuals = np.empty(table.T.shape)
-        residuals[used] = design.residuals(network.machine.outputs(self.coef_))
+        residuals[used] = design.residuals(network.outputs(self.coef_))
         if not used.all():
             residuals[~used] = self._residuals(table.unused, table.T[~used])
         self._score(residuals, table.T, used, design.w, design.typical_size())
+        self._network, self._table, network.settled = network, table, True
 
 
 def _count(n_new: Any) -> int:
-    try:
-        number = index(n_new)
-    except TypeError:
-        raise TypeError(f"n_new must be a whole number of nodes, got {n_new!r}") from None
-    if number < 1:
-        raise ValueError(f"n_new must be at least 1, got {number}")
-    return number
+    if isinstance(n_new, bool) or not isinstance(n_new, Integral):
+        raise TypeError(f"n_new must be a whole number of nodes, got {n_new!r}")
+    if n_new < 1:
+        raise ValueError(f"n_new must be at least 1, got {n_new}")
+    return int(n_new)
 
 
 def _steps_without_gain(errors: list[float], min_improvement: float) -> int:

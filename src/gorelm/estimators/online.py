@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from gorelm.estimators._docs import document
@@ -16,6 +16,7 @@ from gorelm.estimators.base import SizedELM, Weights, all_or_nothing, parameters
 from gorelm.estimators.design import Mask
 from gorelm.online import RecursiveRidge
 from gorelm.prox import Array
+from gorelm.solver import refuse_huge
 
 __all__ = ["OSELMRegressor"]
 
@@ -52,8 +53,8 @@ class OSELMRegressor(SizedELM):
 
     Notes
     -----
-    The outlier scores are those of the rows of the last call. `missing_targets` can only be
-    "error": a target that is unknown in a row would need a triangle of its own.
+    The outlier scores are those of the rows of the last call. Targets that have been known in
+    different rows (``missing_targets="ignore"``) need a triangular matrix each.
 
     Examples
     --------
@@ -71,7 +72,6 @@ class OSELMRegressor(SizedELM):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **SizedELM._parameter_constraints,
         "C": [Interval(Real, 0, None, closed="neither")],
-        "missing_targets": [StrOptions({"error"})],
     }
 
     C: float = field(default=1.0, kw_only=False)
@@ -103,20 +103,40 @@ class OSELMRegressor(SizedELM):
         return self
 
     def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
-        self._recursion = RecursiveRidge(H.shape[1], T.shape[1], self.C).absorbed(H, T)
-        self.n_samples_seen_ = len(H)
-        return Weights(self._recursion.weights())
+        first = RecursiveRidge(H.shape[1], T.shape[1], self.C)
+        self._recursions = [(np.arange(T.shape[1]), first)]
+        self.n_samples_seen_ = 0
+        return self._absorbed(H, T, observed)
+
+    def _absorbed(self, H: Array, T: Array, observed: Mask | None) -> Weights:
+        """Absorb rows; targets share a recursion as long as they are known in the same rows."""
+        refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
+        known = np.ones(T.shape, dtype=bool) if observed is None else observed
+        recursions = []
+        for columns, recursion in self._recursions:
+            patterns, which = np.unique(known[:, columns], axis=1, return_inverse=True)
+            for k, rows in enumerate(patterns.T):
+                own = np.flatnonzero(which.ravel() == k)
+                part = recursion if len(patterns.T) == 1 else recursion.take(own)
+                mine = slice(None) if rows.all() else rows
+                after = part.absorbed(H[mine], T[mine][:, columns[own]])
+                recursions.append((columns[own], after))
+        self._recursions = recursions
+        self.n_samples_seen_ += len(H)
+        coef = np.empty((H.shape[1], T.shape[1]))
+        for columns, recursion in recursions:
+            coef[:, columns] = recursion.weights()
+        return Weights(coef)
 
     def _absorb(self, X: Any, y: Any, sample_weight: Any) -> None:
         X = self._validate_new(X)
         T, w = self._targets_again(X, y, sample_weight)
-        used = w > 0
+        used = (w > 0) & ~np.isnan(T).all(axis=1)
         if not used.any():
             return
         design = self._scaled(X[used], T[used], w[used])
-        self._recursion = self._recursion.absorbed(design.hidden(self.hidden_), design.T)
-        self.n_samples_seen_ += int(used.sum())
-        self._remember(Weights(self._recursion.weights()))
+        H = design.hidden(self.hidden_)
+        self._remember(self._absorbed(H, design.T, design.observed))
         self._score(self._residuals(X, T), T, used, design.w, design.typical_size())
 
     def _warn_if_scaled_by_few(self) -> None:
@@ -139,5 +159,6 @@ class OSELMRegressor(SizedELM):
             The same estimator, its `hidden_` and `coef_` reduced to `n_active_` outputs.
         """
         check_is_fitted(self)
-        self._recursion.keep(np.flatnonzero(self.coef_.any(axis=1)))
+        for _, recursion in self._recursions:
+            recursion.keep(np.flatnonzero(self.coef_.any(axis=1)))
         return super().prune()

@@ -41,6 +41,7 @@ __all__ = [
 parameters = dataclass(kw_only=True, eq=False, repr=False)
 
 _PREDICT_ROWS = 1024
+_LOST = 1e100  # no weight of a fit that has any digits left
 
 
 @dataclass
@@ -397,8 +398,8 @@ class IterativeELM(BaseELM):
 
 
 def require_finite(found: Weights) -> None:
-    """Raise if the weights are not finite."""
-    if not np.isfinite(found.coef).all():
+    """Raise if the weights are not finite, or on their way there."""
+    if not (np.abs(found.coef) < _LOST).all():
         raise ValueError(
             "the output weights are not finite: the fit has lost all its digits; use more "
             "regularisation (larger lam, smaller C), scaling, a sample_weight of ordinary "

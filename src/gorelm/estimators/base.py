@@ -41,7 +41,7 @@ __all__ = [
 parameters = dataclass(kw_only=True, eq=False, repr=False)
 
 _PREDICT_ROWS = 1024
-_LOST = 1e100  # no weight of a fit that has any digits left
+_LOST = 1e150  # squares overflow beyond
 
 
 @dataclass

@@ -46,8 +46,9 @@ class _Patterns:
         observed: Mask | None,
     ) -> None:
         self._shape = T.shape
-        known = np.ones(T.shape, dtype=bool) if observed is None else observed
-        patterns, which = np.unique(known, axis=1, return_inverse=True)
+        patterns, which = np.ones((1, 1), dtype=bool), np.zeros(T.shape[1], dtype=int)
+        if observed is not None:
+            patterns, which = np.unique(observed, axis=1, return_inverse=True)
         self._parts: list[tuple[Any, Indices, Any]] = []
         for k, pattern in enumerate(patterns.T):
             columns = np.flatnonzero(which.ravel() == k)

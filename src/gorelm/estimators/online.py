@@ -111,7 +111,8 @@ class OSELMRegressor(SizedELM):
     def _absorbed(self, H: Array, T: Array, observed: Mask | None) -> Weights:
         """Absorb rows; targets share a recursion as long as they are known in the same rows."""
         refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
-        known = np.ones(T.shape, dtype=bool) if observed is None else observed
+        # One row stands for all of them where every cell is known.
+        known = np.ones((1, T.shape[1]), dtype=bool) if observed is None else observed
         recursions = []
         for columns, recursion in self._recursions:
             patterns, which = np.unique(known[:, columns], axis=1, return_inverse=True)

@@ -24,7 +24,7 @@ def table(text):
 
 
 def test_python_blocks_run():
-    first, second = blocks("python")
+    first, second, third = blocks("python")
     names: dict = {}
     exec(first, names)
     assert names["model"].contaminated_
@@ -33,6 +33,8 @@ def test_python_blocks_run():
     assert names["model"].predict(names["data"].X[:2]).shape == (2, 3)
     exec(second, names)
     assert names["model"].cv_outlier_mask_[names["data"].planted].mean() > 0.95
+    exec(third, names)
+    assert names["model"].n_samples_seen_ == 600
 
 
 def test_demo_prints_what_the_readme_says(tmp_path):

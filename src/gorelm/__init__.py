@@ -1,22 +1,25 @@
 """Outlier-robust multi-target regression with random-feature networks."""
 
-from gorelm.estimators import (
-    ELMRegressor,
-    EMELMRegressor,
-    GORELMRegressor,
-    GORELMRegressorCV,
-    GRELMRegressor,
-    GRELMRegressorCV,
-    IELMRegressor,
-    IGORELMRegressor,
-    IRELMRegressor,
-    ORELMRegressor,
-    ORELMRegressorCV,
-    OSELMRegressor,
-    RELMRegressor,
-    RELMRegressorCV,
-    RobustELMRegressor,
-)
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gorelm.estimators import (
+        ELMRegressor,
+        EMELMRegressor,
+        GORELMRegressor,
+        GORELMRegressorCV,
+        GRELMRegressor,
+        GRELMRegressorCV,
+        IELMRegressor,
+        IGORELMRegressor,
+        IRELMRegressor,
+        ORELMRegressor,
+        ORELMRegressorCV,
+        OSELMRegressor,
+        RELMRegressor,
+        RELMRegressorCV,
+        RobustELMRegressor,
+    )
 
 __version__ = "0.1.0.dev0"
 
@@ -37,3 +40,16 @@ __all__ = [
     "RELMRegressorCV",
     "RobustELMRegressor",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Estimators import scikit-learn and SciPy, which the command line's help need not wait for.
+    if name in __all__:
+        from gorelm import estimators
+
+        return getattr(estimators, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -341,7 +341,7 @@ class IterativeELM(BaseELM):
         raise NotImplementedError
 
     def _settings(self) -> Settings:
-        base = self._paper if self.solver == "paper" else ADAPTIVE
+        base = ADAPTIVE if self.solver == "adaptive" else self._paper
         return replace(base, tol=self.tol, max_iter=self.max_iter or base.max_iter)
 
     def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from gorelm.estimators._docs import document
 from gorelm.estimators.base import IterativeELM, Weights, parameters
@@ -226,8 +226,12 @@ class IGORELMRegressor(GrowingELM, IterativeELM):
 
     at every size what ``GORELMRegressor(lam, l1_ratio)`` finds, with its certificate. The iteration
     goes on from where it stood, new nodes border the Cholesky factor of :math:`H'H + sI`, and of
-    the hidden outputs only the new columns are computed. With ``solver="paper"`` the published
-    iteration runs on the published update of the explicit inverse.
+    the hidden outputs only the new columns are computed.
+
+    ``solver="paper"`` runs the published iteration on that factor, ``solver="paper-inverse"`` on
+    the published update of the explicit inverse. The latter is for comparison: each update
+    multiplies rounding by about the condition number of :math:`H'H + sI`, and after a few of them
+    no digit is left.
 
     Parameters
     ----------
@@ -262,6 +266,7 @@ class IGORELMRegressor(GrowingELM, IterativeELM):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **GrowingELM._parameter_constraints,
         **IterativeELM._parameter_constraints,
+        "solver": [StrOptions({"adaptive", "paper", "paper-inverse"})],
         **{
             name: GORELMRegressor._parameter_constraints[name]
             for name in ("lam", "l1_ratio", "tau", "delta")
@@ -286,7 +291,7 @@ class IGORELMRegressor(GrowingELM, IterativeELM):
             omega,
             observed,
             tol=self.tol,
-            inverse=self.solver == "paper",
+            inverse=self.solver == "paper-inverse",
             capacity=self.max_hidden,
         )
 

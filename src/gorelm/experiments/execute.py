@@ -1,0 +1,189 @@
+"""One run: split, contaminate, fit, measure."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import platform
+import time
+import warnings
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold
+from threadpoolctl import threadpool_limits
+
+import gorelm
+from gorelm.datasets import contaminate, load_mulan
+from gorelm.experiments.protocol import Config, Method, Run
+from gorelm.metrics import arrmse
+
+__all__ = ["execute", "select", "versions"]
+
+# The paper's names of parameters, and ours.
+_PUBLISHED = {"C": "C", "lambda": "lam", "alpha": "l1_ratio"}
+
+
+def execute(config: Config, run: Run, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Do one run with one BLAS thread; what goes wrong becomes a record too.
+
+    Parameters
+    ----------
+    config : Config
+        The experiment.
+    run : Run
+        Which of its runs.
+    chosen : dict
+        Parameters that were selected, with "seconds" for what the selection took.
+
+    Returns
+    -------
+    record : dict
+        With the columns of `gorelm.experiments.store.COLUMNS` that apply.
+    """
+    record: dict[str, Any] = {
+        "dataset": run.dataset,
+        "ratio": run.ratio,
+        "method": run.method,
+        "repeat": run.repeat,
+        "config": config.name,
+        "status": "done",
+        "seed": config.seed,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": json.dumps(versions()),
+    }
+    try:
+        with threadpool_limits(1):
+            record |= _measured(config, run, chosen)
+    except Exception as error:
+        record |= {"status": "failed", "reason": f"{type(error).__name__}: {error}"}
+    return record
+
+
+def _measured(config: Config, run: Run, chosen: dict[str, Any]) -> dict[str, Any]:
+    method = config.method(run.method)
+    chosen = dict(chosen)
+    seconds_select = chosen.pop("seconds", None)
+    X, T, X_test, T_test = _split(config, run.dataset, run.repeat)
+    seed = config.seed_of(run.dataset, run.repeat, "contaminate", run.ratio)
+    T_dirty, planted = contaminate(T, run.ratio, kind=config.kind, random_state=seed)
+    model = _make(method, config, {**method.params, **chosen}, run.dataset, run.repeat)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # `converged` tells
+        start = time.perf_counter()
+        model.fit(X, T_dirty)
+        fitted = time.perf_counter()
+    predicted = model.predict(X_test)
+    done = time.perf_counter()
+    flagged = getattr(model, "outlier_mask_", None)
+    record = {
+        "arrmse_train": arrmse(T_dirty, model.predict(X)),
+        "arrmse_test": arrmse(T_test, predicted),
+        "seconds_select": seconds_select,
+        "seconds_fit": fitted - start,
+        "seconds_predict": done - fitted,
+        "n_iter": _number(model, "n_iter_"),
+        "converged": _number(model, "converged_"),
+        "dual_gap": _number(model, "dual_gap_"),
+        "nodes": _number(model, "n_active_"),
+        "n_rows": len(X),
+        "n_features": X.shape[1],
+        "n_targets": T.shape[1],
+        "params": json.dumps({**method.params, **chosen, **_found(model)}, default=str),
+    }
+    if flagged is not None and planted.any():
+        record["outlier_recall"] = float(flagged[planted].mean())
+        record["outlier_precision"] = float(planted[flagged].mean()) if flagged.any() else None
+    return record
+
+
+def select(config: Config, dataset: str, method_name: str) -> dict[str, Any]:
+    """Choose the parameters of a method for a data set, as the configuration says.
+
+    Returns
+    -------
+    chosen : dict
+        Parameters, with "seconds" for what it took.
+    """
+    method, mode = config.method(method_name), config.selection.mode
+    if mode == "none" or not method.search:
+        return {}
+    if mode == "published":
+        return published_choice(dataset, method_name)
+    X, T, _, _ = _split(config, dataset, 0)
+    options = {name: value for name, value in method.search.items() if name != "estimator"}
+    # Folds and layer are the data set's, so that methods are searched for alike.
+    folds = KFold(config.selection.folds, shuffle=True, random_state=config.seed_of(dataset, "cv"))
+    options |= {"cv": folds, "scoring": config.selection.scoring}
+    searching = Method(method.name, method.search["estimator"], options)
+    model = _make(searching, config, options, dataset, 0)
+    start = time.perf_counter()
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, T)
+    return {**_found(model), "seconds": time.perf_counter() - start}
+
+
+def published_choice(dataset: str, method: str) -> dict[str, Any]:
+    """Return the parameters that the paper chose."""
+    from gorelm.experiments.published import published_parameters
+
+    rows = [
+        row
+        for row in published_parameters()
+        if row["dataset"] == dataset and row["method"] == method and row["name"] in _PUBLISHED
+    ]
+    if not rows:
+        raise ValueError(f"the paper has no parameters of {method} for {dataset}")
+    return {_PUBLISHED[row["name"]]: row["value"] for row in rows}
+
+
+def _split(config: Config, dataset: str, repeat: int) -> tuple[Any, Any, Any, Any]:
+    data = _load(dataset)
+    rng = np.random.RandomState(config.seed_of(dataset, repeat, "split"))
+    rows = rng.permutation(len(data.data))
+    train, test = np.split(rows, [round(len(rows) * (1 - config.test_size))])
+    return data.data[train], data.target[train], data.data[test], data.target[test]
+
+
+@lru_cache(maxsize=2)
+def _load(dataset: str) -> Any:
+    return load_mulan(dataset)
+
+
+def _make(method: Method, config: Config, params: dict[str, Any], dataset: str, repeat: int) -> Any:
+    """Make an estimator; what is common is given where there is a parameter of the name."""
+    cls = getattr(gorelm, method.estimator)
+    known = inspect.signature(cls).parameters
+    common = {name: value for name, value in config.common.items() if name in known}
+    seed = config.seed_of(dataset, repeat, "layer")
+    return cls(**{**common, "random_state": seed, **params})
+
+
+def _found(model: Any) -> dict[str, Any]:
+    """Return what an estimator chose by itself."""
+    found = {name: getattr(model, f"{name}_", None) for name in ("C", "lam", "l1_ratio")}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _number(model: Any, name: str) -> float | None:
+    value = getattr(model, name, None)
+    return None if value is None else float(value)
+
+
+@lru_cache(maxsize=1)
+def versions() -> dict[str, str]:
+    """Return the versions that a figure may depend on."""
+    import scipy
+    import sklearn
+
+    return {
+        "gorelm": gorelm.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+        "python": platform.python_version(),
+    }

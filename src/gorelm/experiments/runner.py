@@ -1,0 +1,224 @@
+"""Do the runs of an experiment that are not done yet, several at a time; nothing done is lost."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gorelm.experiments.execute import execute, select
+from gorelm.experiments.protocol import Config, Run
+from gorelm.experiments.store import Store
+
+__all__ = ["Status", "run_experiment", "status"]
+
+Report = Callable[[dict[str, Any]], None]
+# Fits that a worker does before it is replaced: what libraries leak stays bounded.
+_RUNS_PER_WORKER = 200
+
+
+class Status(dict[str, Any]):
+    """Counts of runs: "total", "done", "failed", "to do"; and "reasons" of those that failed."""
+
+
+def run_experiment(
+    config: Config,
+    folder: str | Path,
+    *,
+    jobs: int = 1,
+    retry_failed: bool = False,
+    on_start: Callable[[int, int], None] | None = None,
+    on_record: Report | None = None,
+) -> Status:
+    """Do every run that the folder has no record of.
+
+    Parameters
+    ----------
+    config : Config
+        The experiment.
+    folder : path
+        Where its records are kept. A folder that has some must be of the same experiment (more
+        repeats, data sets or methods are the same experiment).
+    jobs : int, default=1
+        Processes, each with one BLAS thread. The records do not depend on it.
+    retry_failed : bool, default=False
+        Whether to do those again that failed.
+    on_start : callable, optional
+        Called with the numbers of all runs and of those already there.
+    on_record : callable, optional
+        Called with each record once it is safe.
+
+    Returns
+    -------
+    status : Status
+
+    Raises
+    ------
+    Busy
+        If another runner is at work in the folder.
+    ValueError
+        If the folder belongs to another experiment.
+    """
+    config.check()
+    if jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    with Store(folder) as store, store.alone():
+        _claim(store, config)
+        finished = store.finished(failed=not retry_failed)
+        runs = list(config.runs())
+        todo = [run for run in runs if run not in finished]
+        if on_start is not None:
+            on_start(len(runs), len(runs) - len(todo))
+
+        def keep(record: dict[str, Any]) -> None:
+            store.put(record)
+            if on_record is not None:
+                on_record(record)
+
+        chosen = _selections(store, config, todo, jobs, keep)
+        todo = [run for run in todo if (run.dataset, run.method) in chosen]
+        work = [(execute, (config, run, chosen[run.dataset, run.method]), run) for run in todo]
+        for run, record in _outcomes(work, jobs):
+            keep(record if record is not None else _lost(config, run))
+        return _status(config, store)
+
+
+def status(folder: str | Path, config: Config | None = None) -> Status:
+    """Return how far the experiment of a folder has come."""
+    if not (Path(folder) / "records.sqlite").is_file():
+        raise FileNotFoundError(f"there is no experiment in {str(folder)!r}")
+    with Store(folder) as store:
+        if config is None:
+            noted = store.noted("size")
+            total = noted if isinstance(noted, int) else len(store.records())
+            return _counts(store, total)
+        return _status(config, store)
+
+
+def _claim(store: Store, config: Config) -> None:
+    """Make the folder this experiment's, or refuse."""
+    mine = _identity(config)
+    noted = store.noted("config")
+    if noted is None:
+        store.note("config", mine)
+    elif noted["fixed"] != mine["fixed"] or any(
+        noted["methods"][name] != entry
+        for name, entry in mine["methods"].items()
+        if name in noted["methods"]
+    ):
+        raise ValueError(
+            f"{store.folder} holds the records of another experiment ({noted['fixed']['name']!r}, "
+            "or the same one with other settings); choose another folder"
+        )
+    else:
+        store.note("config", {**noted, "methods": {**noted["methods"], **mine["methods"]}})
+    store.note("size", len(list(config.runs())))
+
+
+def _identity(config: Config) -> dict[str, Any]:
+    """Return what two configurations must agree in to share a folder."""
+    fixed = ("name", "common", "test_size", "kind", "seed")
+    table = json.loads(json.dumps(asdict(config)))
+    return {
+        "fixed": {**{name: table[name] for name in fixed}, "selection": table["selection"]},
+        "methods": {entry["name"]: entry for entry in table["methods"]},
+    }
+
+
+def _selections(
+    store: Store, config: Config, todo: list[Run], jobs: int, keep: Report
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the parameters of every method and data set; where there are none, say so."""
+    pairs = list(dict.fromkeys((run.dataset, run.method) for run in todo))
+    chosen = {pair: store.noted(f"chosen {pair[0]} {pair[1]}") for pair in pairs}
+    work = [(_selected, (config, *pair), pair) for pair in pairs if chosen[pair] is None]
+    for pair, outcome in _outcomes(work, jobs):
+        params, reason = outcome or (None, "the process died")
+        if params is None:
+            del chosen[pair]
+            for run in todo:
+                if (run.dataset, run.method) == pair:
+                    keep({**_lost(config, run), "reason": f"selection: {reason}"})
+        else:
+            chosen[pair] = params
+            store.note(f"chosen {pair[0]} {pair[1]}", params)
+    return {pair: params for pair, params in chosen.items() if params is not None}
+
+
+def _selected(config: Config, dataset: str, method: str) -> tuple[dict[str, Any] | None, str]:
+    try:
+        return select(config, dataset, method), ""
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def _lost(config: Config, run: Run) -> dict[str, Any]:
+    return {
+        **asdict(run),
+        "config": config.name,
+        "seed": config.seed,
+        "status": "failed",
+        "reason": "the process died (out of memory?)",
+    }
+
+
+def _outcomes(work: list[tuple[Any, tuple[Any, ...], Any]], jobs: int) -> Iterable[tuple[Any, Any]]:
+    """Yield (label, result) as calls finish; the result is None where the process died."""
+    if jobs == 1:
+        yield from ((label, function(*arguments)) for function, arguments, label in work)
+        return
+    queue = iter(work)
+    while True:
+        lost = []
+        # Spawned, not forked: BLAS threads and SQLite do not survive a fork.
+        with ProcessPoolExecutor(
+            jobs,
+            mp_context=multiprocessing.get_context("spawn"),
+            max_tasks_per_child=_RUNS_PER_WORKER,
+        ) as pool:
+            running: dict[Future[Any], Any] = {}
+
+            def submit(count: int, pool: Any = pool, running: Any = running) -> None:
+                for function, arguments, label in islice(queue, count):
+                    running[pool.submit(function, *arguments)] = label
+
+            submit(2 * jobs)
+            try:
+                while running:
+                    finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        yield running[future], future.result()
+                        del running[future]
+                        submit(1)
+            except BrokenProcessPool:
+                lost = list(running.values())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        yield from ((label, None) for label in lost)
+        if not lost:
+            return
+
+
+def _status(config: Config, store: Store) -> Status:
+    return _counts(store, len(list(config.runs())))
+
+
+def _counts(store: Store, total: int) -> Status:
+    records = store.records()
+    counts = Counter(record["status"] for record in records)
+    reasons = Counter(record["reason"] for record in records if record["status"] == "failed")
+    return Status(
+        total=max(total, len(records)),
+        done=counts["done"],
+        failed=counts["failed"],
+        to_do=max(total - len(records), 0),
+        reasons=dict(reasons.most_common()),
+    )

@@ -92,12 +92,9 @@ def list_datasets(data_home: Path | None) -> None:
 
     click.echo(f"{'name':8} {'rows':>6} {'features':>9} {'targets':>8}  file")
     for entry in list_mulan(data_home=data_home):
-        sizes = [
-            "?" if entry[name] is None else str(entry[name])
-            for name in ("n_rows", "n_features", "n_targets")
-        ]
-        here = "here" if entry["present"] else "-"
-        click.echo(f"{entry['name']:8} {sizes[0]:>6} {sizes[1]:>9} {sizes[2]:>8}  {here}")
+        name, rows, features, targets, path = entry
+        here = "-" if path is None else "here"
+        click.echo(f"{name:8} {rows:>6} {features:>9} {targets:>8}  {here}")
 
 
 @datasets.command(

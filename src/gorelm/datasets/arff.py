@@ -132,13 +132,13 @@ def _clean_type(kind: str, name: str, path: Path) -> str:
         )
     if not kind.endswith("}"):
         raise ValueError(f"the categories of column {name!r} do not end in '}}'.")
-    inner, at, words = kind[1:-1], 0, list[str]()
+    inner, at, words = kind[1:-1].strip(), 0, list[str]()
     while at < len(inner):
         found = _CATEGORY.match(inner, at)
         if not found:
             raise ValueError(
-                f"the categories of column {name!r} cannot be told apart from {inner[at : at + 40]!r} "
-                "on; a category with a blank needs quotes."
+                f"the categories of column {name!r} cannot be told apart from "
+                f"{inner[at:][:40]!r} on; one with a blank needs quotes."
             )
         words.append(found[1])
         at = found.end()

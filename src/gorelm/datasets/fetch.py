@@ -178,9 +178,10 @@ def _download(name: str, folder: Path, progress: bool) -> Path:
             f"{str(error).rstrip('.')}. {by_hand}"
         ) from error
     except OSError as error:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        message = f"Cannot write {file} to {str(folder)!r}: {cause.strerror or cause}. {by_hand}"
         # by its number it becomes a PermissionError, NotADirectoryError, ... again
-        message = f"Cannot write {file} to {str(folder)!r}: {error.strerror or error}. {by_hand}"
-        raise OSError(*filter(None, [error.errno]), message) from error
+        raise OSError(*filter(None, [cause.errno]), message) from error
 
 
 def _downloader(source: Source, bar: Any) -> Callable[[str, str, Any], None]:

@@ -73,6 +73,7 @@ def test_integer_columns_are_not_cut_to_whole_numbers(tmp_path):
         ("@attribute\tx\t numeric\t", "x", None),
         ("@attribute Größe numeric", "Größe", None),
         ("@attribute x{7,8}", "x", ["7", "8"]),
+        ("@attribute x {a,?}", "x", ["a"]),
         ("@attribute 'x y' {'a' , 'b c','{d}'}", "x y", ["a", "b c", "{d}"]),
         (r"@attribute x {back\slash,'com,ma','it\'s', }", "x", ["back\\slash", "com,ma", "it's"]),
     ],

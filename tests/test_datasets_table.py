@@ -150,8 +150,9 @@ def test_decimal_commas(tmp_path):
 
 
 def test_words_with_commas_are_no_decimals(tmp_path):
-    table = load_table(write(tmp_path, "a;b\n1;1,2,3\n2;4,5,6\n"), "a")
+    table = load_table(write(tmp_path, "a;b\n1.5;1,2,3\n2;4,5,6\n"), "a")
     assert table.categories == {"b": ["1,2,3", "4,5,6"]}
+    assert_array_equal(table.target, [[1.5], [2]])
 
 
 @pytest.mark.parametrize(

@@ -142,13 +142,8 @@ def _clean_type(kind: str, name: str, path: Path) -> str:
             )
         words.append(found[1])
         at = found.end()
-    return "{" + ",".join(_quote(word) for word in words) + "}"
-
-
-def _quote(word: str) -> str:
-    if word[0] in "'\"":
-        return word
-    return '"' + word.replace("\\", "\\\\") + '"'
+    # some files list ? with the categories; there, too, it means missing
+    return "{" + ",".join(word for word in words if word != "?") + "}"
 
 
 def _unquote(name: str) -> str:

@@ -254,8 +254,6 @@ def _numbers(series: Any, what: str) -> tuple[Values, list[str] | None]:
     pandas = import_pandas("Reading tables")
     kind = pandas.api.types.infer_dtype(series, skipna=True)
     if kind in ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty"):
-        if series.dtype == object:  # truth values or decimals, with None for missing
-            series = series.where(series.notna(), np.nan).astype(np.float64)
         return series.to_numpy(np.float64, na_value=np.nan), None
     if kind == "categorical":
         words = [str(word) for word in series.cat.categories]

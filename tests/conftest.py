@@ -20,7 +20,7 @@ Data = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @cache
 def _load_once(name: str) -> Data:
-    bunch = load_mulan(name)
+    bunch = load_mulan(name, download_if_missing=False)  # tests never go to the network
     for array in (bunch.data, bunch.target):
         array.setflags(write=False)  # shared between tests: a test that writes fails, itself
     return bunch.data, bunch.target

@@ -1,41 +1,76 @@
-"""The multi-target regression sets of the Mulan project, read from local ARFF files."""
+"""The multi-target regression sets of the Mulan project."""
 
-import difflib
-import gzip
 import os
 from pathlib import Path
-from typing import TextIO, cast
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
-__all__ = ["MULAN_TARGETS", "load_mulan"]
+from gorelm.datasets.arff import read_arff
+from gorelm.datasets.bunch import make_bunch
+from gorelm.datasets.fetch import fetch_mulan, find_mulan
 
-# name -> number of targets, which are the last columns of the file
-MULAN_TARGETS = {
-    "andro": 6,
-    "atp1d": 6,
-    "atp7d": 6,
-    "edm": 2,
-    "enb": 2,
-    "jura": 3,
-    "oes10": 16,
-    "oes97": 16,
-    "rf1": 8,
-    "rf2": 8,
-    "scm1d": 16,
-    "scm20d": 16,
-    "scpf": 3,
-    "slump": 3,
-    "wq": 14,
+__all__ = ["MULAN_TARGETS", "MulanSet", "list_mulan", "load_mulan"]
+
+# name -> rows in the file, features, targets; the targets are the last columns of the file
+_SIZES = {
+    "andro": (49, 30, 6),
+    "atp1d": (337, 411, 6),
+    "atp7d": (296, 411, 6),
+    "edm": (154, 16, 2),
+    "enb": (768, 8, 2),
+    "jura": (359, 15, 3),
+    "oes10": (403, 298, 16),
+    "oes97": (334, 263, 16),
+    "osales": (639, 401, 12),
+    "rf1": (9125, 64, 8),
+    "rf2": (9125, 576, 8),
+    "scm1d": (9803, 280, 16),
+    "scm20d": (8966, 61, 16),
+    "scpf": (1137, 23, 3),
+    "sf1": (323, 10, 3),
+    "sf2": (1066, 10, 3),
+    "slump": (103, 7, 3),
+    "wq": (1060, 16, 14),
 }
 
-_DESCR = """\
-Mulan multi-target regression set {name!r} (relation {relation!r}).
-{n_rows} rows in the file, {n_missing} of them with missing values ({fate}).
-{n_features} features; the last {n_targets} columns are the targets.
-"""
+MULAN_TARGETS = {name: targets for name, (_, _, targets) in _SIZES.items()}
+
+
+class MulanSet(NamedTuple):
+    """One line of :func:`list_mulan`.
+
+    Attributes
+    ----------
+    name : str
+        What :func:`load_mulan` calls it.
+    rows, features, targets : int
+        Size of the published file; the rows include those with missing values.
+    path : pathlib.Path or None
+        The file on this machine, None if it is not there.
+    """
+
+    name: str
+    rows: int
+    features: int
+    targets: int
+    path: Path | None
+
+
+def list_mulan(data_home: str | os.PathLike[str] | None = None) -> list[MulanSet]:
+    """List the Mulan sets, their sizes, and which of them are on this machine.
+
+    Parameters
+    ----------
+    data_home : path-like, optional
+        Folder to look in, as for :func:`load_mulan`.
+
+    Returns
+    -------
+    list of MulanSet
+        In alphabetical order. Nothing is downloaded.
+    """
+    return [MulanSet(name, *size, find_mulan(name, data_home)) for name, size in _SIZES.items()]
 
 
 def load_mulan(
@@ -43,40 +78,58 @@ def load_mulan(
     *,
     data_home: str | os.PathLike[str] | None = None,
     drop_missing: bool = True,
+    as_frame: bool = False,
+    download_if_missing: bool = True,
+    progress: bool = False,
 ) -> Bunch:
     """Load one of the Mulan multi-target regression sets.
 
-    The files are not part of this package. Place ``NAME.arff`` or ``NAME.arff.gz`` in a folder
-    and name that folder by `data_home` or the environment variable ``GORELM_DATA``.
+    The files are not part of this package. ``NAME.arff`` or ``NAME.arff.gz`` is taken from the
+    data home; if neither is there, the file is downloaded to it, see
+    :func:`~gorelm.datasets.fetch_mulan`.
 
     Parameters
     ----------
     name : str
         One of the keys of ``MULAN_TARGETS``.
     data_home : path-like, optional
-        Folder with the files. By default the environment variable ``GORELM_DATA``.
+        Folder of the files. By default the environment variable ``GORELM_DATA``, and where that
+        is not set, the user's cache folder for gorelm.
     drop_missing : bool, default=True
         Leave out the rows with a missing value in any feature or target. If False they are kept,
         with NaN.
+    as_frame : bool, default=False
+        Return pandas frames instead of arrays, with nominal features as categoricals. Their index
+        is the number of the row in the file, from 0.
+    download_if_missing : bool, default=True
+        If False, raise FileNotFoundError instead of downloading.
+    progress : bool, default=False
+        Show a progress bar of a download (needs ``gorelm[progress]``).
 
     Returns
     -------
     Bunch
         With the attributes
 
-        - ``data``: float64 ndarray of shape (n_samples, n_features);
+        - ``data``: float64 ndarray of shape (n_samples, n_features); a nominal feature (sf1 and
+          sf2 have them) is the index of its category;
         - ``target``: float64 ndarray of shape (n_samples, n_targets);
+        - ``frame``: None, or with `as_frame` features and targets in one frame;
         - ``feature_names``, ``target_names``: lists of str;
+        - ``categories``: dict from the names of nominal features to lists of str;
         - ``DESCR``: str.
 
     Raises
     ------
     ValueError
-        If the name is unknown, or the file has a value that is no number or too few columns.
+        If the name is unknown, the file cannot be read or has too few columns, or every row has a
+        missing value and `drop_missing` is True.
     FileNotFoundError
-        If no folder is named or it does not hold the file.
+        If the file is not there and `download_if_missing` is False.
+    DownloadError
+        If the download fails. It is an OSError.
     ImportError
-        If liac-arff, of the extra ``data``, is not installed.
+        If a package of the extra ``data`` is needed and not installed.
 
     Examples
     --------
@@ -85,75 +138,22 @@ def load_mulan(
     >>> energy.data.shape, energy.target.shape  # doctest: +SKIP
     ((768, 8), (768, 2))
     """
-    if name not in MULAN_TARGETS:
-        near = difflib.get_close_matches(str(name), MULAN_TARGETS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(MULAN_TARGETS)}."
-        raise ValueError(f"Unknown Mulan set {name!r}; {hint}")
+    path = fetch_mulan(name, data_home, progress, download_if_missing=download_if_missing)
+    relation, columns, table = read_arff(path)
     n_targets = MULAN_TARGETS[name]
-    path = _find_file(name, data_home)
-    relation, names, table = _read_arff(path)
-    if len(names) <= n_targets:
+    if len(columns) <= n_targets:
         raise ValueError(
-            f"{path} has {len(names)} columns; {name!r} has {n_targets} targets, after at least "
+            f"{path} has {len(columns)} columns; {name!r} has {n_targets} targets, after at least "
             "one feature."
         )
-
-    missing = np.isnan(table).any(axis=1)
-    n_rows = len(table)
-    if drop_missing:
-        table = table[~missing]
-    return Bunch(
-        data=np.ascontiguousarray(table[:, :-n_targets]),
-        target=np.ascontiguousarray(table[:, -n_targets:]),
-        feature_names=names[:-n_targets],
-        target_names=names[-n_targets:],
-        DESCR=_DESCR.format(
-            name=name,
-            relation=relation,
-            n_rows=n_rows,
-            n_missing=missing.sum(),
-            fate="dropped" if drop_missing else "kept",
-            n_features=len(names) - n_targets,
-            n_targets=n_targets,
-        ),
+    numbers = list(range(len(columns)))
+    return make_bunch(
+        columns,
+        table,
+        numbers[:-n_targets],
+        numbers[-n_targets:],
+        title=f"Mulan multi-target regression set {name!r} (relation {relation!r}).",
+        path=path,
+        drop_missing=drop_missing,
+        as_frame=as_frame,
     )
-
-
-def _find_file(name: str, data_home: str | os.PathLike[str] | None) -> Path:
-    """Return the path of NAME.arff or NAME.arff.gz, the plain file first."""
-    files = f"{name}.arff", f"{name}.arff.gz"
-    home = data_home if data_home is not None else os.environ.get("GORELM_DATA")
-    remedy = (
-        "Pass data_home or set the environment variable GORELM_DATA to the folder that holds it."
-    )
-    if not home:
-        raise FileNotFoundError(f"No folder to look for {' or '.join(files)} in. {remedy}")
-    folder = Path(home).expanduser()
-    for file in files:
-        if (folder / file).is_file():
-            return folder / file
-    raise FileNotFoundError(f"There is no {' or '.join(files)} in {str(folder)!r}. {remedy}")
-
-
-def _read_arff(path: Path) -> tuple[str, list[str], NDArray[np.float64]]:
-    """Return relation, column names and values (missing ones as NaN) of an all-numeric file."""
-    try:
-        import arff
-    except ImportError as error:
-        raise ImportError(
-            'Reading ARFF files needs liac-arff: pip install "gorelm[data]"'
-        ) from error
-
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with cast(TextIO, opener(path, "rt", encoding="utf-8")) as file:
-            content = arff.load(file)
-    except arff.ArffException as error:
-        raise ValueError(f"{path} is not a readable ARFF file: {error}") from error
-    names = [column for column, _ in content["attributes"]]
-    for column, kind in content["attributes"]:
-        if kind not in ("NUMERIC", "REAL", "INTEGER"):
-            raise ValueError(f"Column {column!r} of {path} is not numeric but {kind!r}.")
-    # None, liac-arff's word for missing, becomes NaN
-    table = np.array(content["data"], dtype=np.float64).reshape(-1, len(names))
-    return content["relation"], names, table

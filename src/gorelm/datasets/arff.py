@@ -1,0 +1,159 @@
+"""ARFF files, dense or sparse, with numeric and nominal columns, gzipped or not."""
+
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple, TextIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Column", "read_arff"]
+
+
+class Column(NamedTuple):
+    """Name of a column and, for a nominal one, the words its codes 0, 1, ... stand for."""
+
+    name: str
+    categories: list[str] | None = None
+
+    @property
+    def kind(self) -> str:
+        """Either ``"numeric"`` or ``"nominal"``."""
+        return "numeric" if self.categories is None else "nominal"
+
+
+class _UnfitError(ValueError):
+    """A sound ARFF file that holds what cannot be learnt from; the message is complete."""
+
+
+def read_arff(
+    path: str | os.PathLike[str],
+) -> tuple[str, list[Column], NDArray[np.float64]]:
+    """Read an ARFF file.
+
+    Parameters
+    ----------
+    path : path-like
+        An ARFF file, gzipped if its name ends in ``.gz``. Rows may be dense or sparse.
+
+    Returns
+    -------
+    relation : str
+        Name of the relation.
+    columns : list of Column
+        Name, kind and, for nominal columns, categories in the order of their declaration.
+    table : float64 ndarray of shape (n_rows, n_columns)
+        The values; the index of the category for nominal columns; NaN where missing (``?``).
+
+    Raises
+    ------
+    ValueError
+        If the file is no sound ARFF, or has a column of strings, dates or relations.
+    ImportError
+        If liac-arff, of the extra ``data``, is not installed.
+    """
+    try:
+        import arff
+    except ImportError as error:
+        raise ImportError(
+            'Reading ARFF files needs liac-arff: pip install "gorelm[data]"'
+        ) from error
+
+    path = Path(path)
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        # utf-8-sig: Windows editors put a mark before the first line
+        with cast(TextIO, opener(path, "rt", encoding="utf-8-sig")) as file:
+            relation, names, header = _read_header(file, path)
+            content = arff.load(chain(header, file), encode_nominal=True)
+        # None, liac-arff's word for missing, becomes NaN
+        table = np.array(content["data"], dtype=np.float64).reshape(-1, len(names))
+    except _UnfitError:
+        raise
+    except (arff.ArffException, ValueError, OverflowError) as error:
+        raise ValueError(f"{path} is not a readable ARFF file: {_reason(error)}") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not a readable ARFF file: broken gzip: {error}") from error
+    columns = [
+        Column(name, kind if isinstance(kind, list) else None)
+        for name, (_, kind) in zip(names, content["attributes"], strict=True)
+    ]
+    for column in columns:
+        if column.categories and len(set(column.categories)) < len(column.categories):
+            raise ValueError(f"Column {column.name!r} of {path} declares a category twice.")
+    return relation, columns, table
+
+
+_QUOTED = r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+\""""
+_RELATION = re.compile(r"\s*@relation\b\s*(.*?)\s*$", re.IGNORECASE)
+_ATTRIBUTE = re.compile(rf"\s*@attribute\s+({_QUOTED}|[^\s{{]++)\s*(\S.*?)\s*$", re.IGNORECASE)
+_DATA = re.compile(r"\s*@data\b", re.IGNORECASE)
+_CATEGORY = re.compile(rf"""\s*({_QUOTED}|[^\s,'"{{}}]++)\s*(?:,|$)""")
+
+
+def _read_header(file: Iterator[str], path: Path) -> tuple[str, list[str], list[str]]:
+    """Return relation, column names, and the lines up to @data as liac-arff reads them rightly.
+
+    As they are, it would cut values of integer columns to whole numbers, refuse tabs, misread
+    quotes within names, and take exponential time over a category with a blank but no quotes.
+    """
+    relation, names, lines = "", list[str](), list[str]()
+    for line in file:
+        if found := _RELATION.match(line):
+            relation = _unquote(found[1])
+            line = "@relation data"
+        elif re.match(r"\s*@attribute\b", line, re.IGNORECASE):
+            found = _ATTRIBUTE.match(line)
+            if not found:
+                raise ValueError(f"line {len(lines) + 1} declares no column: {line.strip()!r}.")
+            name = _unquote(found[1])
+            if name in names:
+                raise ValueError(f"two columns have the name {name!r}.")
+            line = f"@attribute c{len(names)} {_clean_type(found[2], name, path)}"
+            names.append(name)
+        lines.append(line)
+        if _DATA.match(line):
+            break
+    return relation, names, lines
+
+
+def _clean_type(kind: str, name: str, path: Path) -> str:
+    if kind.lower() in ("numeric", "real", "integer"):
+        return "numeric"
+    if not kind.startswith("{"):
+        raise _UnfitError(
+            f"Column {name!r} of {path} is not numeric (nor nominal) but {kind!r}; remove it, or "
+            "turn it into numbers or categories."
+        )
+    if not kind.endswith("}"):
+        raise ValueError(f"the categories of column {name!r} do not end in '}}'.")
+    inner, at, words = kind[1:-1].strip(), 0, list[str]()
+    while at < len(inner):
+        found = _CATEGORY.match(inner, at)
+        if not found:
+            raise ValueError(
+                f"the categories of column {name!r} cannot be told apart from "
+                f"{inner[at:][:40]!r} on; one with a blank needs quotes."
+            )
+        words.append(found[1])
+        at = found.end()
+    # some files list ? with the categories; there, too, it means missing
+    return "{" + ",".join(word for word in words if word != "?") + "}"
+
+
+def _unquote(name: str) -> str:
+    if name[:1] in ("'", '"') and name[-1:] == name[0] and len(name) > 1:
+        return re.sub(r"\\(.)", r"\1", name[1:-1])
+    return name
+
+
+def _reason(error: Exception) -> str:
+    try:
+        return str(error)
+    except (TypeError, ValueError):  # liac-arff formats by %, stumbling over a % in the value
+        return f"{type(error).__name__}, at line {getattr(error, 'line', '?')}."

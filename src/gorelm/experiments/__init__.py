@@ -1,0 +1,1 @@
+"""Experiments: published figures, statistical comparison of methods, reports."""

@@ -181,6 +181,9 @@ def test_nemenyi_agrees_with_its_distance():
         n, k = matrix.shape
         np.testing.assert_array_equal(p, p.T)
         np.testing.assert_array_equal(np.diag(p), 1)
+        studentized = abs(ranks[:, None] - ranks) / np.sqrt(k * (k + 1) / (12 * n))
+        expected = stats.studentized_range.sf(studentized, k, np.inf)
+        np.testing.assert_allclose(p, expected, atol=2e-3)
         for alpha in (0.05, 0.1):
             distance = nemenyi_distance(k, n, alpha)
             np.testing.assert_array_equal(p < alpha, abs(ranks[:, None] - ranks) > distance)

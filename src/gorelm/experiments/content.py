@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -171,8 +172,8 @@ def failure_table(runs: Runs) -> Table | None:
             Cell(str(r["dataset"])),
             Cell(float(r["ratio"]), spec="g"),
             Cell(f"{r['method']} ({r['config']})" if several and r.get("config") else r["method"]),
-            Cell(r.get("repeat")),
-            Cell(r.get("seed")),
+            Cell(_integer(r.get("repeat"))),
+            Cell(_integer(r.get("seed"))),
             Cell(reason),
         ]
         for r, reason in runs.failures()
@@ -289,10 +290,14 @@ def _load(text: object) -> dict[str, object]:
 
 
 def _distinct(values: Iterable[object]) -> str | int | None:
-    found = sorted({int(str(v)) for v in values if v is not None})
+    found = sorted({int(v) for v in finite(values)})
     if len(found) <= 1:
         return found[0] if found else None
     return ", ".join(str(v) for v in found)
+
+
+def _integer(value: Any) -> int | None:
+    return int(value) if finite([value]) else None
 
 
 def _slug(ratio: float) -> str:

@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -56,11 +56,21 @@ def boxplots(runs: Runs, ratio: float, *, prefix: str) -> str | None:
     across = min(4, len(datasets))
     down = -(-len(datasets) // across)
     labels = [c.label for c in runs.columns]
-    side = 0.35 + 0.065 * max(map(len, labels))
-    height = 0.55 + 0.2 * len(labels)
+    side = 0.3 + 0.075 * max(map(len, labels))
+    panel = 0.1 + 0.2 * len(labels)
+    width, height = side + 2.3 * across, 0.05 + (0.55 + panel) * down
     with _style():
-        figure = _figure(side + 2.3 * across, height * down + 0.2, "constrained")
+        figure = _figure(width, height)
         grid = figure.subplots(down, across, squeeze=False, sharey=True)
+        # in inches; a layout engine would take as long as the drawing
+        figure.subplots_adjust(
+            left=side / width,
+            right=1 - 0.15 / width,
+            top=1 - 0.3 / height,
+            bottom=0.3 / height,
+            wspace=0.12,
+            hspace=0.55 / panel,
+        )
         for axes in grid.flat[len(datasets) :]:
             axes.remove()
         for axes, dataset in zip(grid.flat, datasets, strict=False):
@@ -172,10 +182,10 @@ def _style() -> Any:
     return _matplotlib().rc_context(_RC)
 
 
-def _figure(width: float, height: float, layout: Literal["constrained"] | None = None) -> Any:
+def _figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure  # not pyplot: no backend, no global state
 
-    return Figure(figsize=(width, height), layout=layout)
+    return Figure(figsize=(width, height))
 
 
 def _matplotlib() -> Any:

@@ -54,7 +54,7 @@ class Runs:
 
     def __post_init__(self) -> None:
         self.datasets = sorted({str(r["dataset"]) for r in self.records})
-        self.ratios = sorted({float(r["ratio"]) for r in self.records})
+        self.ratios = sorted({_ratio(r) for r in self.records})
         pairs = {(str(r["method"]), str(r.get("config") or "")) for r in self.records}
         several = len({config for _, config in pairs}) > 1
         self.columns = [
@@ -65,7 +65,7 @@ class Runs:
         for record in self.records:
             key = (
                 str(record["dataset"]),
-                float(record["ratio"]),
+                _ratio(record),
                 str(record["method"]),
                 str(record.get("config") or ""),
             )
@@ -122,7 +122,7 @@ class Runs:
         self, dataset: str, ratio: float, method: str, subset: str
     ) -> PublishedResult | None:
         """Look up the paper's aRRMSE for this cell, if it has one."""
-        return self._results.get((dataset, round(ratio, 9), method, subset))
+        return self._results.get((dataset, ratio, method, subset))
 
     def published_nodes(self, dataset: str, ratio: float, method: str) -> float | None:
         """Look up the paper's mean number of nodes kept, if it has one."""
@@ -130,7 +130,7 @@ class Runs:
             if (
                 (p["dataset"], p["method"]) == (dataset, method)
                 and p["name"] == "mean_nodes"
-                and p["ratio"] == round(ratio, 9)
+                and p["ratio"] == ratio
             ):
                 return p["value"]
         return None
@@ -152,6 +152,11 @@ def finite(values: Iterable[Any]) -> list[float]:
 def percent(ratio: float) -> str:
     """Write a share: 0.2 as ``20 %``."""
     return f"{100 * ratio:.6g} %"
+
+
+def _ratio(record: Record) -> float:
+    # 0.1 + 0.2 is the share 0.3
+    return round(float(record["ratio"]), 6)
 
 
 def _paper_order(pair: tuple[str, str]) -> tuple[int, str, str]:

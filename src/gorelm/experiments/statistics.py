@@ -159,10 +159,10 @@ def nemenyi(errors: ArrayLike) -> NDArray[np.float64]:
     Examples
     --------
     >>> from gorelm.experiments.statistics import nemenyi
-    >>> nemenyi([[1, 2, 3], [1, 3, 2], [1, 2, 3], [1, 2, 3]]).round(3)
-    array([[1.   , 0.18 , 0.038],
-           [0.18 , 1.   , 0.759],
-           [0.038, 0.759, 1.   ]])
+    >>> nemenyi([[1, 2, 3], [1, 3, 2], [1, 2, 3], [1, 2, 3]]).round(2)
+    array([[1.  , 0.18, 0.04],
+           [0.18, 1.  , 0.76],
+           [0.04, 0.76, 1.  ]])
     """
     matrix = _check(errors, least_methods=2)
     try:

@@ -445,11 +445,12 @@ def test_diagram_places_ranks():
 
 def test_boxplots_mark_the_paper():
     svg = boxplots(
-        Runs([make_run("andro", "R-ELM", 3.0), make_run("x", "R-ELM", 3.0)]), 0.2, prefix="p"
+        Runs([make_run("andro", "R-ELM", 3.0), make_run("$x$", "R-ELM", 3.0)]), 0.2, prefix="p"
     )
     assert ">andro</text>" in svg
+    assert ">$x$</text>" in svg  # a name, not a formula
     with_paper = svg.count("#2a8fd0")
-    without = boxplots(Runs([make_run("x", "R-ELM", 3.0)]), 0.2, prefix="p").count("#2a8fd0")
+    without = boxplots(Runs([make_run("$x$", "R-ELM", 3.0)]), 0.2, prefix="p").count("#2a8fd0")
     assert (with_paper > 0, without) == (True, 0)
     assert boxplots(Runs([make_run("x", "R-ELM", "failed")]), 0.2, prefix="p") is None
 
@@ -501,7 +502,7 @@ document.title = "verdict " + JSON.stringify(seen);
 @pytest.mark.browser
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not on the PATH")
 def test_page_sorts_in_a_browser(tmp_path):
-    errors = {"a": 10.5, "b": 9.25, "c": None, "d": 0.5, "e": 100.0}
+    errors = {"a": 10.5, "b": 1.25, "c": None, "d": 5e-07, "e": 100.0}
     runs = [
         make_run(d, m, e if m == "R-ELM" else 1.0)
         for d, e in errors.items()
@@ -538,10 +539,10 @@ def test_page_sorts_in_a_browser(tmp_path):
     title = re.search(r"<title>verdict (.*?)</title>", done.stdout)
     assert title is not None
     before, up, focus, down, names, rest = json.loads(title.group(1))
-    assert before == [["10.5", "9.25", "", "0.5", "100.0"], None]
+    assert before == [["10.5", "1.25", "", "5e-07", "100.0"], None]
     # by number, not by letter; what is missing stays last both ways
-    assert up == [["0.5", "9.25", "10.5", "100.0", ""], "ascending"]
+    assert up == [["5e-07", "1.25", "10.5", "100.0", ""], "ascending"]
     assert focus == [True, 0]
-    assert down == [["100.0", "10.5", "9.25", "0.5", ""], "descending"]
+    assert down == [["100.0", "10.5", "1.25", "5e-07", ""], "descending"]
     assert names == [["a", "b", "c", "d", "e"], None]
     assert rest == [1]  # the mean ranks stay below

@@ -1,0 +1,213 @@
+"""Pictures of a report, as SVG to be placed inside a page."""
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gorelm.experiments.grouping import Runs, percent
+from gorelm.experiments.statistics import cliques
+
+__all__ = ["boxplots", "critical_difference"]
+
+# both are readable on white and on near-black
+_PAPER = "#2a8fd0"
+_MEDIAN = "#e0681a"
+_GREY = "#888888"
+_RC = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gorelm",
+    "text.parse_math": False,  # names are not formulas
+    "font.family": ["sans-serif"],
+    "font.size": 9.0,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+def boxplots(runs: Runs, ratio: float, *, prefix: str) -> str | None:
+    """Draw the test errors of the repeats, one panel for each data set.
+
+    Parameters
+    ----------
+    runs : Runs
+        All runs.
+    ratio : float
+        Share of outliers.
+    prefix : str
+        Of the names within the SVG, different for every picture of a page.
+
+    Returns
+    -------
+    str or None
+        None if there is no error to draw.
+    """
+    datasets = [
+        d
+        for d in runs.datasets
+        if any(runs.values(d, ratio, c, "arrmse_test") for c in runs.columns)
+    ]
+    if not datasets:
+        return None
+    across = min(4, len(datasets))
+    down = -(-len(datasets) // across)
+    labels = [c.label for c in runs.columns]
+    side = 0.3 + 0.075 * max(map(len, labels))
+    panel = 0.1 + 0.2 * len(labels)
+    width, height = side + 2.3 * across, 0.05 + (0.55 + panel) * down
+    with _style():
+        figure = _figure(width, height)
+        grid = figure.subplots(down, across, squeeze=False, sharey=True)
+        # in inches; a layout engine would take as long as the drawing
+        figure.subplots_adjust(
+            left=side / width,
+            right=1 - 0.15 / width,
+            top=1 - 0.3 / height,
+            bottom=0.3 / height,
+            wspace=0.12,
+            hspace=0.55 / panel,
+        )
+        for axes in grid.flat[len(datasets) :]:
+            axes.remove()
+        for axes, dataset in zip(grid.flat, datasets, strict=False):
+            _boxes(axes, runs, ratio, dataset)
+        grid[0, 0].set_yticks(range(len(labels)), labels)
+        grid[0, 0].set_ylim(len(labels) - 0.4, -0.6)
+        return _svg(figure, prefix, f"Boxplots of the test aRRMSE, {percent(ratio)} outliers")
+
+
+def critical_difference(
+    labels: Sequence[str], ranks: ArrayLike, distance: float, *, prefix: str, title: str
+) -> str:
+    """Draw mean ranks, with bars over the methods that are not told apart.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        Names of the methods.
+    ranks : array-like of shape (n_methods,)
+        Their mean ranks.
+    distance : float
+        Nemenyi's critical distance.
+    prefix : str
+        Of the names within the SVG.
+    title : str
+        Read out in place of the picture.
+
+    Returns
+    -------
+    str
+    """
+    values = np.asarray(ranks, dtype=float)
+    k = len(values)
+    order = np.argsort(values, kind="stable")
+    groups = cliques(values, distance)
+    half = (k + 1) // 2
+    first_text = 0.45 + 0.16 * len(groups)
+    depth = first_text + 0.27 * half
+    # room for a name and its rank in the widest of the fonts a reader may have
+    margin = 0.65 + 0.095 * max(map(len, labels))
+    with _style():
+        figure = _figure(4.6 + 2 * margin, depth + 0.95)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.axis("off")
+        # data units are inches, so that rows of text keep their distance
+        width = 4.6 + 2 * margin
+        axes.set_xlim(0, width)
+        axes.set_ylim(depth + 0.05, -0.9)
+
+        def place(rank: float) -> float:
+            return float(margin + 4.6 * (rank - 1) / max(k - 1, 1))
+
+        axes.plot([place(1), place(k)], [0, 0], color="black", lw=1.2)
+        for rank in range(1, k + 1):
+            axes.plot([place(rank)] * 2, [0, -0.08], color="black", lw=1.2)
+            axes.text(place(rank), -0.13, str(rank), ha="center", va="bottom")
+        end = min(1 + distance, k)
+        axes.plot([place(1), place(end)], [-0.5, -0.5], color=_PAPER, lw=2)
+        cut = "" if 1 + distance <= k else " (longer than the axis)"
+        axes.text(
+            (place(1) + place(end)) / 2,
+            -0.55,
+            f"critical distance {distance:.2f}{cut}",
+            ha="center",
+            va="bottom",
+        )
+        for i, group in enumerate(groups):
+            y = 0.2 + 0.16 * i
+            span = [place(values[group[0]]) - 0.04, place(values[group[-1]]) + 0.04]
+            axes.plot(span, [y, y], color=_MEDIAN, lw=3.5, solid_capstyle="round")
+        for i, j in enumerate(order):
+            left = i < half
+            y = first_text + 0.27 * (i if left else k - 1 - i)
+            x = margin - 0.08 if left else width - margin + 0.08
+            axes.plot([place(values[j])] * 2 + [x], [0, y, y], color="black", lw=0.8)
+            text = f"{labels[j]} {values[j]:.2f}" if left else f"{values[j]:.2f} {labels[j]}"
+            axes.text(
+                x - 0.05 if left else x + 0.05, y, text, ha="right" if left else "left", va="center"
+            )
+        return _svg(figure, prefix, title)
+
+
+def _boxes(axes: Any, runs: Runs, ratio: float, dataset: str) -> None:
+    for i, column in enumerate(runs.columns):
+        values = runs.values(dataset, ratio, column, "arrmse_test")
+        if values:
+            axes.boxplot(
+                [values],
+                positions=[i],
+                widths=0.6,
+                orientation="horizontal",
+                manage_ticks=False,
+                medianprops={"color": _MEDIAN, "linewidth": 1.8},
+                boxprops={"linewidth": 0.8},
+                whiskerprops={"linewidth": 0.8},
+                capprops={"linewidth": 0.8},
+                flierprops={"marker": "o", "markersize": 2.5, "markeredgecolor": _GREY},
+            )
+        published = runs.published(dataset, ratio, column.method, "test")
+        if published is not None and values:
+            axes.plot([published["mean"]], [i], "D", color=_PAPER, markersize=3.5, zorder=3)
+    axes.set_title(dataset, fontsize=9, fontweight="bold", loc="left")
+    axes.grid(axis="x", color=_GREY, alpha=0.3, linewidth=0.6)
+    axes.locator_params(axis="x", nbins=4)
+    axes.tick_params(labelsize=8)
+
+
+def _style() -> Any:
+    return _matplotlib().rc_context(_RC)
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure  # not pyplot: no backend, no global state
+
+    return Figure(figsize=(width, height))
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("figures need matplotlib: pip install 'gorelm[experiments]'") from error
+    return matplotlib
+
+
+def _svg(figure: Any, prefix: str, title: str) -> str:
+    """Make the SVG fit for a page: own names, its colour that of the text, no outer references."""
+    out = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->|<style.*?</style>|<metadata>.*?</metadata>", "", text, flags=re.S)
+    # what is drawn black takes the colour of the page's text; so does text, which has no fill
+    text = re.sub(r"#000000", "currentColor", text)
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = re.sub(r'href="#', f'href="#{prefix}-', text)
+    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
+    label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}" fill="currentColor"', 1)

@@ -1,0 +1,152 @@
+"""Reports of experiments: one page that works offline, and its tables as files."""
+
+from collections.abc import Sequence
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from gorelm.experiments.comparison import compare
+from gorelm.experiments.content import (
+    accuracy_table,
+    choice_table,
+    dataset_table,
+    failure_table,
+    figure_table,
+    nodes_table,
+    summary_table,
+    version_table,
+)
+from gorelm.experiments.figures import boxplots, critical_difference
+from gorelm.experiments.grouping import Record, Runs, percent
+from gorelm.experiments.tables import Table, write_table
+
+__all__ = ["write_report"]
+
+
+def write_report(records: Sequence[Record], folder: str | PathLike[str], *, title: str) -> Path:
+    """Write ``report.html`` and its tables.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        One for each run. Needed are ``dataset``, ``ratio`` (share of outliers), ``method`` and
+        ``status`` (``"done"`` or ``"failed"``). Any other may be missing or None: ``reason``,
+        ``repeat``, ``seed``, ``config`` (name of the configuration), ``arrmse_train``,
+        ``arrmse_test``, ``seconds_select``, ``seconds_fit``, ``seconds_predict``, ``n_iter``,
+        ``converged`` (0 or 1), ``dual_gap``, ``nodes``, ``n_rows``, ``n_features``, ``n_targets``,
+        ``outlier_recall``, ``outlier_precision``, ``params`` and ``versions`` (JSON text) and
+        ``started`` (ISO time).
+    folder : path-like
+        Made if it is not there. Files of the same names are overwritten.
+    title : str
+        Of the page.
+
+    Returns
+    -------
+    Path
+        Of the page. Beside it lies ``tables/`` with every table as CSV (all digits), Markdown
+        and LaTeX.
+
+    Raises
+    ------
+    ImportError
+        If jinja2, matplotlib or scikit-posthocs, of the extra ``experiments``, is not installed.
+
+    Notes
+    -----
+    Errors that are not finite count as missing, and such runs as failed. Methods are ranked and
+    tested by their mean test errors, on the data sets on which each of them has one; a method
+    without any is left out instead.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from gorelm.experiments.report import write_report
+    >>> run = {"dataset": "enb", "ratio": 0.2, "method": "GOR-ELM", "status": "done",
+    ...        "arrmse_test": 0.31}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report([run], folder, title="One run").name
+    'report.html'
+    """
+    runs = Runs(list(records))
+    sections = [_section(runs, ratio) for ratio in runs.ratios]
+    more = [
+        figure_table(runs, "seconds_fit", "seconds-fit", "Seconds to fit: mean ± deviation."),
+        figure_table(
+            runs,
+            "seconds_select",
+            "seconds-select",
+            "Seconds to choose the parameters: mean ± deviation.",
+        ),
+        figure_table(
+            runs, "seconds_predict", "seconds-predict", "Seconds to predict: mean ± deviation."
+        ),
+    ]
+    times = [table for table in more if table is not None]
+    nodes, choice, failures = nodes_table(runs), choice_table(runs), failure_table(runs)
+    summary, datasets, versions = summary_table(runs), dataset_table(runs), version_table(runs)
+    page = _environment().render(
+        title=title,
+        runs=runs,
+        configs=len({column.config for column in runs.columns}),
+        started=sorted(str(r["started"]) for r in runs.records if r.get("started")),
+        sections=sections,
+        times=times,
+        nodes=nodes,
+        choice=choice,
+        failures=failures,
+        summary=summary,
+        datasets=datasets,
+        versions=versions,
+    )
+    folder = Path(folder)
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    tables: list[Table | None] = [nodes, choice, failures, summary, datasets, versions, *times]
+    for section in sections:
+        tables += [section["test"], section["train"], section["comparison"].pairs]
+    for table in tables:
+        if table is not None:
+            write_table(table, folder / "tables")
+    path = folder / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _section(runs: Runs, ratio: float) -> dict[str, Any]:
+    """Everything that the page says about one share of outliers."""
+    name = f"r{100 * ratio:.6g}".replace(".", "_")
+    comparison = compare(runs, ratio)
+    diagram = None
+    if comparison.ranks is not None and comparison.distance is not None:
+        diagram = critical_difference(
+            comparison.labels,
+            comparison.ranks,
+            comparison.distance,
+            prefix=f"{name}-cd",
+            title=f"Mean ranks and critical distance, {percent(ratio)} outliers",
+        )
+    return {
+        "name": name,
+        "percent": percent(ratio),
+        "test": accuracy_table(runs, ratio, "test"),
+        "train": accuracy_table(runs, ratio, "train"),
+        "comparison": comparison,
+        "diagram": diagram,
+        "boxes": boxplots(runs, ratio, prefix=f"{name}-box"),
+    }
+
+
+def _environment() -> Any:
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ImportError as error:
+        raise ImportError("reports need jinja2: pip install 'gorelm[experiments]'") from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    # our own SVG, in which names are escaped already
+    environment.filters["svg"] = Markup
+    template = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
+    return environment.from_string(template)

@@ -4,7 +4,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from gorelm.datasets import MULAN_TARGETS
+from gorelm.experiments.protocol import load_config
 from gorelm.experiments.published import (
     PUBLISHED_METHODS,
     published_parameters,
@@ -16,7 +16,7 @@ def test_every_cell_of_the_tables_is_there_once():
     seen = [(r["dataset"], r["method"], r["ratio"], r["subset"]) for r in published_results()]
     expected = {
         (dataset, method, ratio, subset)
-        for dataset in MULAN_TARGETS
+        for dataset in load_config("paper").datasets
         for method in PUBLISHED_METHODS
         for ratio in (0.0, 0.2, 0.4, None)
         for subset in ("train", "test")

@@ -101,14 +101,14 @@ def p_text(p: float) -> str:
     Examples
     --------
     >>> from gorelm.experiments.comparison import p_text
-    >>> p_text(0.00000922), p_text(0.95), p_text(1e-9)
-    ('p = 0.0000092', 'p = 0.95', 'p < 0.000001')
+    >>> p_text(0.00000922), p_text(0.95), p_text(1e-9), p_text(0.9953)
+    ('p = 0.0000092', 'p = 0.95', 'p < 0.000001', 'p > 0.99')
     """
-    return "p < 0.000001" if p < 1e-6 else f"p = {_p(p)}"
-
-
-def _p(p: float) -> str:
-    return np.format_float_positional(p, precision=2, fractional=False, trim="-")
+    if p > 0.99:
+        return "p > 0.99"
+    if p < 1e-6:
+        return "p < 0.000001"
+    return f"p = {np.format_float_positional(p, precision=2, fractional=False, trim='-')}"
 
 
 def _left_out(runs: Runs, ratio: float, columns: list[Column], datasets: list[str]) -> list[str]:
@@ -130,9 +130,14 @@ def _nemenyi_sentence(
         found = "all methods are told apart"
     elif len(groups[0]) == len(labels):
         found = "no two methods are told apart"
-    else:
+    elif len(groups) <= 3:
         names = "; ".join(", ".join(labels[j] for j in group) for group in groups)
         found = f"not told apart are {names}"
+    else:
+        # more groups are for the diagram to show
+        best = int(np.argmin(ranks))
+        near = [labels[j] for j in groups[0] if j != best] if best in groups[0] else []
+        found = f"not told apart from the best, {labels[best]}: {', '.join(near) or 'none'}"
     return (
         f"Nemenyi test: mean ranks over {n} data sets differ at {percent(ALPHA)} when they are "
         f"at least {distance:.2f} apart; {found}."
@@ -146,12 +151,13 @@ def _pairs(
     p = [wilcoxon(errors[:, i], errors[:, j]).p_value for i, j in index]
     adjusted = holm(p)
     between = nemenyi(errors) if len(labels) > 2 else None
-    rows, found = [], []
+    rows = []
+    found: dict[str, list[str]] = {}
     for (i, j), raw, corrected in zip(index, p, adjusted, strict=True):
         if corrected < ALPHA:
             less = wilcoxon(errors[:, i], errors[:, j], "less").p_value
             better, worse = (i, j) if less < 0.5 else (j, i)
-            found.append(f"{labels[better]} better than {labels[worse]} ({p_text(corrected)})")
+            found.setdefault(labels[better], []).append(f"{labels[worse]} ({p_text(corrected)})")
         row = [
             Cell(f"{labels[i]} / {labels[j]}"),
             Cell(int((errors[:, i] < errors[:, j]).sum())),
@@ -178,7 +184,10 @@ def _pairs(
     sentence = (
         f"Wilcoxon signed-rank test, two-sided, Holm's correction for {len(index)} "
         f"pair{'s' * (len(index) > 1)}, at {percent(ALPHA)}: "
-        + ("; ".join(found) if found else "no difference shown")
+        + (
+            "; ".join(f"{better} better than {', '.join(found[better])}" for better in found)
+            or "no difference shown"
+        )
         + "."
     )
     return Table(name, caption, header, rows), sentence

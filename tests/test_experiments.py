@@ -106,6 +106,11 @@ estimator = "RELMRegressor"
         ("repeats = 1", "repeat = 1", "unexpected key 'repeat'"),
         ("RELMRegressor", "RELMRegresor", "did you mean 'RELMRegressor'"),
         ("repeats = 1", 'repeats = 1\nkind = "row"', "kind must be one of"),
+        ("repeats = 1", 'repeats = "3"', "repeats must be at least 1"),
+        ("ratios = [0.2]", "ratios = [0.2, 0.2]", "occurs twice in ratios"),
+        ('"slump"]', '"slump", "slump"]', "occurs twice in datasets"),
+        ("[[methods]]", "[methods]", r"declared as \[\[methods\]\]"),
+        ("[[methods]]", "[common]\nn_hiden = 9\n[[methods]]", "did you mean 'n_hidden'"),
         ("[[methods]]", '[selection]\nmode = "guess"\n[[methods]]', "selection.mode must be"),
         ("[[methods]]", '[selection]\nmode = "search"\n[[methods]]', "R has no search"),
     ],
@@ -274,12 +279,29 @@ def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_worker_that_dies_is_a_failed_run(tmp_path, monkeypatch):
-    calls = [(die, (), "dead"), *((abs, (-k,), k) for k in range(6))]
-    outcomes = dict(runner._outcomes(calls, 2))
-    assert outcomes["dead"] is None
-    assert set(outcomes) == {"dead", *range(6)}
-    assert all(value in (None, label) for label, value in outcomes.items() if label != "dead")
+def test_a_worker_that_dies_is_a_failed_run():
+    """Only the call that takes its process down is lost, however many were running."""
+    calls = [(abs, (-k,), k) for k in range(8)]
+    calls[2:2] = [(die, (), "dead")]
+    outcomes = list(runner._outcomes(calls, 2))
+    assert len(outcomes) == 9
+    assert dict(outcomes) == {"dead": None, **{k: k for k in range(8)}}
+
+
+def test_status_counts_what_was_planned(tmp_path):
+    out = tmp_path / "out"
+    run_experiment(config(repeats=1, datasets=("slump",)), out)
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(config(), out, on_record=interrupt)
+    assert status(out)["total"] == 16
+    assert status(out)["to_do"] == 16 - status(out)["done"] > 0
+    part = run_experiment(config(repeats=1, datasets=("slump",)), out)
+    assert (part["total"], part["to_do"]) == (4, 0)
+    assert status(out)["to_do"] > 0
 
 
 def test_killed_five_times_and_resumed(tmp_path):

@@ -1,8 +1,10 @@
 """Networks that grow, as their users meet them: when they stop, what they drop, keep and refuse."""
 
 import copy
+import gc
 import pickle
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gorelm import EMELMRegressor, IELMRegressor, IGORELMRegressor, IRELMRegressor
 from gorelm.admm import Settings
+from gorelm.datasets import make_multitarget
 from gorelm.problem import Problem
 from gorelm.solver import solve
 from growing_cases import (
@@ -438,3 +441,71 @@ def test_grid_search(case):
     scores = search.cv_results_["mean_test_score"].reshape(2, 2)
     # The step plays no part in where growth ends.
     np.testing.assert_allclose(scores[:, 0], scores[:, 1], atol=0.05 if "IGOR" in case else 1e-6)
+
+
+# -- what a caller may do to the model and its rows ----------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [IRELMRegressor, IGORELMRegressor])
+def test_warm_start_sees_targets_changed_in_place(cls):
+    data = make_multitarget(80, outlier_ratio=0.0, random_state=0)
+    y = data.T.copy()
+    model = cls(n_initial=20, max_hidden=20, warm_start=True, random_state=0).fit(data.X, y)
+    y[:] = -y
+    fresh = cls(n_initial=20, max_hidden=20, random_state=0).fit(data.X, y)
+    change = np.abs(model.fit(data.X, y).predict(data.X) - fresh.predict(data.X)).max()
+    assert change < 0.1 * np.ptp(y)
+
+
+def test_a_fitted_model_is_no_reference_cycle():
+    data = make_multitarget(60, random_state=0)
+    model = IGORELMRegressor(n_initial=5, n_step=5, max_hidden=10, random_state=0)
+    watched = weakref.ref(model.fit(data.X, data.T))
+    gc.collect()
+    gc.disable()
+    try:
+        del model
+        assert watched() is None
+    finally:
+        gc.enable()
+
+
+def test_growth_goes_on_after_an_interrupted_one():
+    data = make_multitarget(60, random_state=0)
+    model = IGORELMRegressor(n_initial=5, n_step=5, max_hidden=10, random_state=0)
+    model.fit(data.X, data.T)
+    before = model.predict(data.X)
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.set_params(callback=interrupt).grow(5)
+    np.testing.assert_array_equal(model.predict(data.X), before)
+    model.set_params(callback=None).grow(5)
+    assert model.hidden_.n_nodes == 15
+
+
+@pytest.mark.parametrize("as_masks", [False, True])
+def test_splits_may_be_lists_or_masks(as_masks):
+    data = make_multitarget(80, random_state=0)
+    inside = np.arange(80) < 50
+    split = (inside, ~inside) if as_masks else (list(range(50)), list(range(50, 80)))
+    options = {"n_initial": 5, "n_step": 5, "max_hidden": 15, "random_state": 0}
+    model = EMELMRegressor(validation=[split], **options).fit(data.X, data.T)
+    arrays = [(np.arange(50), np.arange(50, 80))]
+    other = EMELMRegressor(validation=arrays, **options).fit(data.X, data.T)
+    np.testing.assert_array_equal(model.predict(data.X), other.predict(data.X))
+    with pytest.raises(ValueError, match="no splits"):
+        EMELMRegressor(validation=iter([]), **options).fit(data.X, data.T)
+
+
+def test_warm_start_that_has_arrived_stays():
+    data = make_multitarget(80, random_state=0)
+    options = {"n_initial": 20, "n_step": 20, "max_hidden": 60, "random_state": 0}
+    model = IRELMRegressor(target_error=2.0, warm_start=True, **options).fit(data.X, data.T)
+    assert model.hidden_.n_nodes == 20
+    model.fit(data.X, data.T)
+    assert [record["n_drawn"] for record in model.growth_] == [20]
+    model.set_params(target_error=None).fit(data.X, data.T).fit(data.X, data.T)
+    assert [record["n_drawn"] for record in model.growth_] == [20, 40, 60]

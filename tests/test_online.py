@@ -200,7 +200,7 @@ def test_recursion_keeps_some_nodes(seed, kept):
     rng = np.random.default_rng(seed)
     H, T, nodes = rng.standard_normal((12, 6)), rng.standard_normal((12, 2)), sorted(kept)
     recursion = RecursiveRidge(6, 2, 10.0).absorbed(H[:5], T[:5])
-    recursion.keep(np.array(nodes))
+    recursion = recursion.keep(np.array(nodes))
     some = H[:, nodes]
     coef = np.linalg.solve(some.T @ some + np.eye(len(nodes)) / 10.0, some.T @ T)
     after = recursion.absorbed(some[5:], T[5:])

@@ -671,3 +671,26 @@ def test_ridge_knows_its_objective():
         R = np.einsum("nl,lpm->npm", hidden, fit.coef) - targets[:, None]
         by_hand = problem.loss_values(R) + problem.penalty_values(fit.coef)
         np.testing.assert_allclose(fit.objective, by_hand, rtol=1e-10)
+
+
+def test_bounds_from_sums_that_drifted_are_taken_back(monkeypatch):
+    """A recursion for H'U that goes wrong for a while must not leave a false certificate."""
+    H, T, _, _ = draw(31, 200, 12)
+    problem = Problem("l21", 1.0, 0.0, 0.5)
+    exact = solve(H, T, problem, settings=Settings(tol=1e-9))
+    update, count = admm._Run._update_rows, 0
+
+    def drifting(self, s, GB, *, measure):
+        nonlocal count
+        moves, count = update(self, s, GB, measure=measure), count + 1
+        if count <= 6:
+            s.HtU = 0.3 * s.HtU
+        return moves
+
+    monkeypatch.setattr(admm._Run, "_update_rows", drifting)
+    for tol in (1e-2, 1e-3, 1e-4):
+        count = 0
+        found = solve(H, T, problem, settings=Settings(tol=tol))
+        true_gap = found.objective[0] / exact.objective[0] - 1
+        assert found.bound[0] <= exact.objective[0] * (1 + 1e-9)
+        assert found.dual_gap[0] >= 0.99 * true_gap - 1e-12

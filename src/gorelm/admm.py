@@ -327,7 +327,7 @@ class _Run:
         HtU = 0.5 * (relax * (GB - self.HtT) + (1.0 - relax) * HtE + s.HtU - HtD)
         s.HtE_change = HtD + HtU - HtE
         s.HtD, s.HtU = HtD, HtU
-        if moves is None and self.rows.H.size >= LARGE:
+        if moves is None and self.rows.H.size >= LARGE and not self.sum_again:
             improve_bound(s, *self.rows.inner())
         return moves
 

@@ -62,6 +62,7 @@ def verify(
     if not sound:
         s.bound = s.bound.copy()
         s.bound[which] = bound
+        s.mixture = Mixture.empty(s.B)  # made of the same sums
     return loss + penalty, _gap(s.bound[which], loss, capped, penalty), sound
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,7 @@ def _told_in_one_line(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (ValueError, OSError, ImportError, RuntimeError) as error:
+        except (ValueError, OSError, ImportError, RuntimeError, sqlite3.Error) as error:
             if click.get_current_context().find_root().params.get("debug"):
                 raise
             from gorelm.experiments.store import Busy
@@ -137,6 +138,8 @@ def contaminate(data: Path, targets: str, ratio: float, kind: str, seed: int, ou
 
     chosen: Any = int(targets) if targets.isdecimal() else targets
     table = load_table(data, chosen, as_frame=True)
+    if "planted" in [*table.feature_names, *table.target_names]:
+        raise ValueError(f"{data} has a column 'planted' already; rename or remove it")
     dirty, planted = plant(table.target.to_numpy(float), ratio, kind=kind, random_state=seed)
     frame = table.data.assign(**dict(zip(table.target_names, dirty.T, strict=True)))
     frame.assign(planted=planted.astype(int)).to_csv(out, index=False)

@@ -26,7 +26,6 @@ __all__ = [
     "EighFactor",
     "ExplicitInverse",
     "Factor",
-    "GrowingFactor",
     "WideFactor",
     "gram",
     "gram_rows",
@@ -45,18 +44,6 @@ class Factor(Protocol):
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for shifts (P,) and right-hand sides (L, P, m); returns (L, P, m)."""
-        ...
-
-
-class GrowingFactor(Factor, Protocol):
-    """A factor that keeps up with a network whose nodes come and go."""
-
-    def extend(self, K: Array, D: Array) -> None:
-        """Give G the border K (L, d) and the corner D (d, d, lower triangle)."""
-        ...
-
-    def keep(self, nodes: Indices) -> None:
-        """Keep some rows and columns of G, by their increasing indices."""
         ...
 
 

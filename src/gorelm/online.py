@@ -60,10 +60,12 @@ class RecursiveRidge:
         part._R, part._z = self._R, np.asfortranarray(self._z[:, targets])
         return part
 
-    def keep(self, nodes: Indices) -> None:
-        """Keep some weights, by their increasing indices; the others must be 0."""
-        Q, self._R = linalg.qr(self._R[:, nodes], mode="economic", check_finite=False)
-        self._R, self._z = np.asfortranarray(self._R), np.asfortranarray(Q.T @ self._z)
+    def keep(self, nodes: Indices) -> RecursiveRidge:
+        """Return the recursion of some weights, by their increasing indices; others must be 0."""
+        Q, R = linalg.qr(self._R[:, nodes], mode="economic", check_finite=False)
+        part = object.__new__(RecursiveRidge)
+        part._R, part._z = np.asfortranarray(R), np.asfortranarray(Q.T @ self._z)
+        return part
 
     def weights(self) -> Array:
         """Return B (L, m)."""

@@ -67,21 +67,21 @@ class _Network:
     def __init__(
         self, model: GrowingELM, layer: HiddenLayer, every: Design, rows: Indices | None = None
     ) -> None:
-        self.layer, self._every, self._start = layer, every, model._machine
+        self.layer, self._every = layer, every
         self.design = every if rows is None else every.take(rows)
-        self.machine = self._begin() if layer.n_outputs else None
+        self.machine = self._begin(model) if layer.n_outputs else None
         self.settled = False  # whether the model's weights are those of the nodes it has
 
-    def _begin(self) -> Machine:
+    def _begin(self, model: GrowingELM) -> Machine:
         design = self.design
-        return self._start(design.hidden(self.layer), design.T, design.omega, design.observed)
+        return model._machine(design.hidden(self.layer), design.T, design.omega, design.observed)
 
-    def grow(self, n_new: int) -> None:
+    def grow(self, model: GrowingELM, n_new: int) -> None:
         self.settled = False
         every, n_old = self._every, self.layer.n_outputs
         self.layer = self.layer.grow(n_new, X=every.X, sample_weight=every.w, offset=every.offset)
         if self.machine is None:
-            self.machine = self._begin()
+            self.machine = self._begin(model)
         else:
             new = self.layer.keep(np.arange(n_old, self.layer.n_outputs))
             self.machine.extend(self.design.hidden(new))
@@ -194,9 +194,11 @@ class GrowingELM(BaseELM):
             table = self._table_of(X, T, w, self._design)
             layer = self._first_layer(table.design)
         if self.validation is None:
-            grown = network is not None and layer.n_drawn < self.max_hidden
+            again = network is not None
             network = network or _Network(self, layer, table.design)
-            last = [self.coef_] if grown else None
+            go_on = again and not self._reason_to_stop(growth, layer.n_drawn)
+            last = [self.coef_] if go_on else None
+            growth = growth[:-1] if again and not go_on else growth  # that size is done again
             found, records, self.stopped_by_ = self._grow_until_told([network], [], last)
         else:
             folds = self._folds(table)
@@ -214,8 +216,8 @@ class GrowingELM(BaseELM):
     ) -> Self:
         """Add nodes to the fitted network and adapt all output weights.
 
-        Growing by p and then by q gives the network that growing by p + q gives (with
-        `prune_on_grow`, only while nothing is pruned).
+        Growing by p and then by q gives the network that growing by p + q gives (iterative methods:
+        to within `tol`; with `prune_on_grow`, only while nothing is pruned).
 
         Parameters
         ----------
@@ -241,14 +243,17 @@ class GrowingELM(BaseELM):
                 raise ValueError("y and sample_weight belong to an X: pass X too, or neither")
             elif self._kept():
                 table, network = self._table, self._network
+            elif hasattr(self, "_table"):  # the last growth failed, and may have left a part
+                table = self._table
+                network = _Network(self, self.hidden_, table.design)
             else:
                 raise ValueError(
-                    "this model no longer has its training rows (it was unpickled or copied, told "
-                    "to forget them, or interrupted while it grew): use grow(n_new, X, y)"
+                    "this model no longer has its training rows (it was unpickled, copied or told "
+                    "to forget them): use grow(n_new, X, y)"
                 )
             started = time.perf_counter()
             coef = self.coef_
-            if X is not None and self.prune_on_grow and network.machine is not None:
+            if not network.settled and self.prune_on_grow and network.machine is not None:
                 coef = self._found(network).coef
             self._enlarge([network], [coef], n_new)
             found = self._found(network)
@@ -316,7 +321,7 @@ class GrowingELM(BaseELM):
         while network.layer.n_drawn < n_drawn:
             if self.prune_on_grow and network.machine is not None:
                 network.prune(self._found(network).coef)
-            network.grow(min(step, n_drawn - network.layer.n_drawn))
+            network.grow(self, min(step, n_drawn - network.layer.n_drawn))
         return self._found(network)
 
     def _found(self, network: _Network) -> Weights:
@@ -328,7 +333,7 @@ class GrowingELM(BaseELM):
         for network, coef in zip(networks, coefs, strict=True):
             if self.prune_on_grow:
                 network.prune(coef)
-            network.grow(n_new)
+            network.grow(self, n_new)
 
     def _record(
         self,
@@ -389,12 +394,15 @@ class GrowingELM(BaseELM):
             once = ShuffleSplit(1, test_size=float(self.validation), random_state=rng)
             folds = list(once.split(np.zeros((n_rows, 1))))
         else:  # these name rows as they were given
-            place = np.cumsum(table.used) - 1
-            splits = check_cv(self.validation).split(np.zeros((len(table.used), 1)))
+            place, every = np.cumsum(table.used) - 1, np.arange(len(table.used))
+            splits = check_cv(self.validation).split(np.zeros((len(every), 1)))
+            named = [[every[np.asarray(part)] for part in split] for split in splits]
             folds = [
                 (place[inside[table.used[inside]]], place[outside[table.used[outside]]])
-                for inside, outside in splits
+                for inside, outside in named
             ]
+        if not folds:
+            raise ValueError("validation gave no splits (an iterator can be used only once)")
         for inside, outside in folds:
             if not (len(inside) and len(outside)):
                 raise ValueError("validation leaves a fold without rows to fit or to judge by")
@@ -415,7 +423,8 @@ class GrowingELM(BaseELM):
     def _table_of(self, X: Any, T: Array, w: Array, design: Any) -> _Table:
         used = usable_rows(T, w)
         rows = slice(None) if used.all() else used
-        return _Table(design(X[rows], T[rows], w[rows]), T, used, X[~used])
+        # Copies, as the caller may change his arrays before the model grows.
+        return _Table(design(X[rows].copy(), T[rows], w[rows]), T.copy(), used, X[~used])
 
     def _table_again(self, X: Any, y: Any, sample_weight: Any) -> _Table:
         """Take rows in, scaled as in the first fit."""

@@ -53,8 +53,9 @@ class OSELMRegressor(SizedELM):
 
     Notes
     -----
-    The outlier scores are those of the rows of the last call. Targets that have been known in
-    different rows (``missing_targets="ignore"``) need a triangular matrix each.
+    The outlier scores are those of the rows of the last call that had any to learn from. Targets
+    that have been known in different rows (``missing_targets="ignore"``) need a triangular matrix
+    each.
 
     Examples
     --------
@@ -160,6 +161,6 @@ class OSELMRegressor(SizedELM):
             The same estimator, its `hidden_` and `coef_` reduced to `n_active_` outputs.
         """
         check_is_fitted(self)
-        for _, recursion in self._recursions:
-            recursion.keep(np.flatnonzero(self.coef_.any(axis=1)))
+        active = np.flatnonzero(self.coef_.any(axis=1))
+        self._recursions = [(columns, part.keep(active)) for columns, part in self._recursions]
         return super().prune()

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from importlib import resources
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,14 @@ class Config:
                 repeats=min(QUICK_REPEATS, self.repeats),
             )
         if datasets:
-            config = replace(config, datasets=_known(datasets, self.datasets, "data set"))
+            names = _known(datasets, self.datasets, "data set")
+            config = replace(config, datasets=tuple(dict.fromkeys(names)))
         if methods:
             names = _known(methods, tuple(m.name for m in self.methods), "method")
-            config = replace(config, methods=tuple(self.method(name) for name in names))
+            chosen = tuple(self.method(name) for name in dict.fromkeys(names))
+            config = replace(config, methods=chosen)
         if ratios:
-            config = replace(config, ratios=ratios)
+            config = replace(config, ratios=tuple(dict.fromkeys(ratios)))
         if repeats is not None:
             config = replace(config, repeats=repeats)
         config.check()
@@ -121,9 +124,9 @@ class Config:
         for name in ("datasets", "ratios", "methods"):
             if not getattr(self, name):
                 raise ValueError(f"{self.name}: {name} is empty")
-        if self.repeats < 1:
+        if not isinstance(self.repeats, int) or self.repeats < 1:
             raise ValueError(f"{self.name}: repeats must be at least 1, got {self.repeats}")
-        if not all(0 <= ratio < 1 for ratio in self.ratios):
+        if not all(isinstance(ratio, float | int) and 0 <= ratio < 1 for ratio in self.ratios):
             raise ValueError(f"{self.name}: ratios must be in [0, 1), got {list(self.ratios)}")
         if not 0 < self.test_size < 1:
             raise ValueError(f"{self.name}: test_size must be in (0, 1), got {self.test_size}")
@@ -131,15 +134,28 @@ class Config:
             raise ValueError(
                 f"{self.name}: kind must be one of {', '.join(CONTAMINATIONS)}, got {self.kind!r}"
             )
-        names = [method.name for method in self.methods]
-        if len(set(names)) < len(names):
-            raise ValueError(f"{self.name}: two methods have one name: {', '.join(names)}")
+        for what in ("datasets", "ratios", "methods"):
+            names = [getattr(entry, "name", entry) for entry in getattr(self, what)]
+            if len(set(names)) < len(names):
+                raise ValueError(f"{self.name}: something occurs twice in {what}: {names}")
+        self._check_common()
         for method in self.methods:
             _estimator_named(method.estimator, method.name)
             if method.search:
                 _estimator_named(method.search.get("estimator", ""), f"{method.name}'s search")
-            elif self.selection.mode == "search" and "CV" not in method.estimator:
+            elif self.selection.mode == "search" and not _chooses_itself(method.estimator):
                 raise ValueError(f"{method.name} has no search, and selection.mode is 'search'")
+
+    def _check_common(self) -> None:
+        import gorelm
+
+        # Of any estimator: a part of an experiment keeps what is common to the whole.
+        known = {name for e in gorelm.__all__ for name in signature(getattr(gorelm, e)).parameters}
+        for name in self.common:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"{self.name}: no estimator has a parameter {name!r}{hint}")
 
 
 def load_config(source: str | Path) -> Config:
@@ -178,14 +194,17 @@ def load_config(source: str | Path) -> Config:
         raise ValueError(f"{where} is not TOML: {error}") from error
     try:
         config = _config_of(table)
-    except (TypeError, KeyError) as error:
+        config.check()
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{where}: {_plain(error)}") from error
-    config.check()
     return config
 
 
 def _config_of(table: dict[str, Any]) -> Config:
-    methods = [_method_of(entry) for entry in table.pop("methods", [])]
+    entries = table.pop("methods", [])
+    if not isinstance(entries, list):
+        raise TypeError("methods are declared as [[methods]], one for each")
+    methods = [_method_of(entry) for entry in entries]
     selection = Selection(**table.pop("selection", {}))
     if selection.mode not in MODES:
         raise ValueError(
@@ -209,6 +228,11 @@ def _expanded(value: Any) -> Any:
         first, last = map(int, match.groups())
         return [2.0**k for k in range(first, last + 1)]
     return value
+
+
+def _chooses_itself(estimator: str) -> bool:
+    """Whether an estimator has nothing left to choose."""
+    return "CV" in estimator or estimator in ("RobustELMRegressor", "ELMRegressor")
 
 
 def _estimator_named(name: str, whose: str) -> None:

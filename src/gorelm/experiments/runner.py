@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
-from itertools import islice
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
 from gorelm.experiments.execute import execute, select
 from gorelm.experiments.protocol import Config, Run
-from gorelm.experiments.store import Store
+from gorelm.experiments.store import KEY, Store
 
 __all__ = ["Status", "run_experiment", "status"]
 
 Report = Callable[[dict[str, Any]], None]
+Call = tuple[Any, tuple[Any, ...], Any]  # function, arguments, label
 # Fits that a worker does before it is replaced: what libraries leak stays bounded.
 _RUNS_PER_WORKER = 200
 
 
 class Status(dict[str, Any]):
-    """Counts of runs: "total", "done", "failed", "to do"; and "reasons" of those that failed."""
+    """Counts of runs: "total", "done", "failed", "to_do"; and "reasons" of those that failed."""
 
 
 def run_experiment(
@@ -87,7 +87,7 @@ def run_experiment(
         work = [(execute, (config, run, chosen[run.dataset, run.method]), run) for run in todo]
         for run, record in _outcomes(work, jobs):
             keep(record if record is not None else _lost(config, run))
-        return _status(config, store)
+        return _status(set(runs), store)
 
 
 def status(folder: str | Path, config: Config | None = None) -> Status:
@@ -95,11 +95,8 @@ def status(folder: str | Path, config: Config | None = None) -> Status:
     if not (Path(folder) / "records.sqlite").is_file():
         raise FileNotFoundError(f"there is no experiment in {str(folder)!r}")
     with Store(folder) as store:
-        if config is None:
-            noted = store.noted("size")
-            total = noted if isinstance(noted, int) else len(store.records())
-            return _counts(store, total)
-        return _status(config, store)
+        planned = {Run(*key) for key in store.noted("planned") or ()}
+        return _status(set(config.runs()) if config is not None else planned, store)
 
 
 def _claim(store: Store, config: Config) -> None:
@@ -119,7 +116,9 @@ def _claim(store: Store, config: Config) -> None:
         )
     else:
         store.note("config", {**noted, "methods": {**noted["methods"], **mine["methods"]}})
-    store.note("size", len(list(config.runs())))
+    planned = {tuple(key) for key in store.noted("planned") or ()}
+    planned |= {astuple(run) for run in config.runs()}
+    store.note("planned", sorted(planned))
 
 
 def _identity(config: Config) -> dict[str, Any]:
@@ -140,7 +139,7 @@ def _selections(
     chosen = {pair: store.noted(f"chosen {pair[0]} {pair[1]}") for pair in pairs}
     work = [(_selected, (config, *pair), pair) for pair in pairs if chosen[pair] is None]
     for pair, outcome in _outcomes(work, jobs):
-        params, reason = outcome or (None, "the process died")
+        params, reason = outcome or (None, "the process died (out of memory?)")
         if params is None:
             del chosen[pair]
             for run in todo:
@@ -169,56 +168,61 @@ def _lost(config: Config, run: Run) -> dict[str, Any]:
     }
 
 
-def _outcomes(work: list[tuple[Any, tuple[Any, ...], Any]], jobs: int) -> Iterable[tuple[Any, Any]]:
+def _outcomes(work: list[Call], jobs: int) -> Iterator[tuple[Any, Any]]:
     """Yield (label, result) as calls finish; the result is None where the process died."""
     if jobs == 1:
         yield from ((label, function(*arguments)) for function, arguments, label in work)
         return
-    queue = iter(work)
-    while True:
-        lost = []
-        # Spawned, not forked: BLAS threads and SQLite do not survive a fork.
-        with ProcessPoolExecutor(
-            jobs,
-            mp_context=multiprocessing.get_context("spawn"),
-            max_tasks_per_child=_RUNS_PER_WORKER,
-        ) as pool:
-            running: dict[Future[Any], Any] = {}
-
-            def submit(count: int, pool: Any = pool, running: Any = running) -> None:
-                for function, arguments, label in islice(queue, count):
-                    running[pool.submit(function, *arguments)] = label
-
-            submit(2 * jobs)
-            try:
-                while running:
-                    finished, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in finished:
-                        yield running[future], future.result()
-                        del running[future]
-                        submit(1)
-            except BrokenProcessPool:
-                lost = list(running.values())
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
-        yield from ((label, None) for label in lost)
-        if not lost:
-            return
+    left = deque(work)
+    suspects: list[Call] = []
+    while left:
+        yield from _pooled(left, jobs, suspects)
+        # One of these took its process, and with it the pool, down; each by itself tells which.
+        while suspects:
+            alone, last = deque([suspects.pop()]), list[Call]()
+            label = alone[0][2]
+            yield from _pooled(alone, 1, last)
+            if last or alone:
+                yield label, None
 
 
-def _status(config: Config, store: Store) -> Status:
-    return _counts(store, len(list(config.runs())))
+def _pooled(left: deque[Call], jobs: int, suspects: list[Call]) -> Iterator[tuple[Any, Any]]:
+    """Yield outcomes until nothing is left or the pool breaks; then name what was running."""
+    # Spawned, not forked: BLAS threads and SQLite do not survive a fork.
+    with ProcessPoolExecutor(
+        jobs,
+        mp_context=multiprocessing.get_context("spawn"),
+        max_tasks_per_child=_RUNS_PER_WORKER,
+    ) as pool:
+        running: dict[Future[Any], Call] = {}
+        try:
+            while left or running:
+                while left and len(running) < 2 * jobs:
+                    running[pool.submit(left[0][0], *left[0][1])] = left[0]
+                    left.popleft()
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    result = future.result()
+                    yield running.pop(future)[2], result
+        except BrokenProcessPool:
+            for future, call in running.items():
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    yield call[2], future.result()
+                else:
+                    suspects.append(call)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
-def _counts(store: Store, total: int) -> Status:
-    records = store.records()
+def _status(runs: set[Run], store: Store) -> Status:
+    """Count the records of some runs."""
+    records = [record for record in store.records() if Run(*(record[name] for name in KEY)) in runs]
     counts = Counter(record["status"] for record in records)
     reasons = Counter(record["reason"] for record in records if record["status"] == "failed")
     return Status(
-        total=max(total, len(records)),
+        total=len(runs),
         done=counts["done"],
         failed=counts["failed"],
-        to_do=max(total - len(records), 0),
+        to_do=len(runs) - len(records),
         reasons=dict(reasons.most_common()),
     )

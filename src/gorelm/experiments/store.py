@@ -11,7 +11,7 @@ from typing import Any
 
 from gorelm.experiments.protocol import Run
 
-__all__ = ["COLUMNS", "Busy", "Store"]
+__all__ = ["COLUMNS", "KEY", "Busy", "Store"]
 
 KEY = ("dataset", "ratio", "method", "repeat")
 COLUMNS = (
@@ -123,6 +123,8 @@ class Store:
             try:
                 lock.execute("BEGIN EXCLUSIVE")
             except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                    raise
                 raise Busy(
                     f"another runner is at work in {self.folder}; wait for it or choose another "
                     "folder"

@@ -140,3 +140,6 @@ def test_report_of_an_experiment(tmp_path):
     page = call("report", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "page").output
     text = (tmp_path / "page" / page.strip().split("/")[-1]).read_text(encoding="utf-8")
     assert all(name in text for name in ("R-ELM", "OR-ELM", "IR-ELM", "slump", "enb"))
+    lines = (tmp_path / "page" / "records.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + 2 * 3 * 3 * 2  # sets, ratios, methods, repeats
+    assert lines[0].startswith("dataset,ratio,method,repeat,config,status")

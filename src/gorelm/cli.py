@@ -244,9 +244,11 @@ def status(folder: Path) -> None:
 @click.option("--title", default="gorelm experiments", show_default=True)
 @_told_in_one_line
 def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
-    """Write a page and tables from the records in FOLDERS."""
+    """Write a page, its tables, and all records as CSV, from the experiments in FOLDERS."""
+    import csv
+
     from gorelm.experiments.report import write_report
-    from gorelm.experiments.store import Store
+    from gorelm.experiments.store import COLUMNS, Store
 
     records = []
     for folder in folders:
@@ -254,7 +256,12 @@ def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
             raise FileNotFoundError(f"there is no experiment in {str(folder)!r}")
         with Store(folder) as store:
             records += store.records()
-    click.echo(write_report(records, out or folders[0] / "report", title=title))
+    page = write_report(records, out or folders[0] / "report", title=title)
+    with (page.parent / "records.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(records)
+    click.echo(page)
 
 
 def _tell(result: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "GRELMRegressor",
     "ORELMRegressor",
     "RELMRegressor",
+    "gor_problem",
 ]
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -310,6 +311,9 @@ class GORELMRegressor(SizedELM, IterativeELM):
     delta: float = 0.0
 
     def _problem(self) -> Problem:
-        return Problem(
-            "l21", self.tau, self.lam * self.l1_ratio, self.lam * (1 - self.l1_ratio), self.delta
-        )
+        return gor_problem(self.lam, self.l1_ratio, self.tau, self.delta)
+
+
+def gor_problem(lam: float, l1_ratio: float, tau: float, delta: float) -> Problem:
+    """Return what GOR-ELM minimises, and IGOR-ELM at every size."""
+    return Problem("l21", tau, lam * l1_ratio, lam * (1 - l1_ratio), delta)

@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from gorelm.estimators._docs import document
 from gorelm.estimators.base import IterativeELM, Weights, parameters
-from gorelm.estimators.batch import GORELMRegressor
+from gorelm.estimators.batch import GORELMRegressor, gor_problem
 from gorelm.estimators.design import Mask
 from gorelm.estimators.growing import GrowingELM, Machine
 from gorelm.factor import Indices
@@ -279,9 +279,7 @@ class IGORELMRegressor(GrowingELM, IterativeELM):
     delta: float = 0.0
 
     def _problem(self) -> Problem:
-        return Problem(
-            "l21", self.tau, self.lam * self.l1_ratio, self.lam * (1 - self.l1_ratio), self.delta
-        )
+        return gor_problem(self.lam, self.l1_ratio, self.tau, self.delta)
 
     def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
         return System(

@@ -73,18 +73,18 @@ def run_experiment(
         _claim(store, config)
         finished = store.finished(failed=not retry_failed)
         runs = list(config.runs())
-        todo = [run for run in runs if run not in finished]
+        pending = [run for run in runs if run not in finished]
         if on_start is not None:
-            on_start(len(runs), len(runs) - len(todo))
+            on_start(len(runs), len(runs) - len(pending))
 
         def keep(record: dict[str, Any]) -> None:
             store.put(record)
             if on_record is not None:
                 on_record(record)
 
-        chosen = _selections(store, config, todo, jobs, keep)
-        todo = [run for run in todo if (run.dataset, run.method) in chosen]
-        work = [(execute, (config, run, chosen[run.dataset, run.method]), run) for run in todo]
+        chosen = _selections(store, config, pending, jobs, keep)
+        pending = [run for run in pending if (run.dataset, run.method) in chosen]
+        work = [(execute, (config, run, chosen[run.dataset, run.method]), run) for run in pending]
         for run, record in _outcomes(work, jobs):
             keep(record if record is not None else _lost(config, run))
         return _status(set(runs), store)
@@ -132,17 +132,17 @@ def _identity(config: Config) -> dict[str, Any]:
 
 
 def _selections(
-    store: Store, config: Config, todo: list[Run], jobs: int, keep: Report
+    store: Store, config: Config, pending: list[Run], jobs: int, keep: Report
 ) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the parameters of every method and data set; where there are none, say so."""
-    pairs = list(dict.fromkeys((run.dataset, run.method) for run in todo))
+    pairs = list(dict.fromkeys((run.dataset, run.method) for run in pending))
     chosen = {pair: store.noted(f"chosen {pair[0]} {pair[1]}") for pair in pairs}
     work = [(_selected, (config, *pair), pair) for pair in pairs if chosen[pair] is None]
     for pair, outcome in _outcomes(work, jobs):
         params, reason = outcome or (None, "the process died (out of memory?)")
         if params is None:
             del chosen[pair]
-            for run in todo:
+            for run in pending:
                 if (run.dataset, run.method) == pair:
                     keep({**_lost(config, run), "reason": f"selection: {reason}"})
         else:

@@ -130,7 +130,7 @@ def test_a_long_faulty_list_of_categories_is_refused_at_once(tmp_path):
 def test_broken_files(tmp_path):
     whole = write(tmp_path, ["@attribute x numeric"], *map(str, range(500)), name="t.arff.gz")
     whole.write_bytes(whole.read_bytes()[:-30])
-    with pytest.raises(ValueError, match=r"not a readable ARFF file: broken gzip"):
+    with pytest.raises(ValueError, match="is a broken gzip file"):
         read_arff(whole)
     plain = tmp_path / "plain.arff.gz"
     plain.write_text("@relation r\n@attribute x numeric\n@data\n1\n")

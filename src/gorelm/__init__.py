@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         RELMRegressor,
         RELMRegressorCV,
         RobustELMRegressor,
+        TableRegressor,
     )
 
 __version__ = "0.1.0.dev0"
@@ -39,6 +40,7 @@ __all__ = [
     "RELMRegressor",
     "RELMRegressorCV",
     "RobustELMRegressor",
+    "TableRegressor",
 ]
 
 

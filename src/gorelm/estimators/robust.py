@@ -142,14 +142,41 @@ class Rows:
         observed = ~np.isnan(self.T[train])
         if omega is not None:
             T = T * omega[:, None]
-        like = Problem(loss, [1.0, 1.0], 1.0, 1.0)
-        settings = ADAPTIVE if loss == "squared" else SCREEN_SETTINGS
-        system = System(H, T, like, omega, None if observed.all() else observed)
-        lams = self.lams(loss, H, T, omega)
-        path = solve_path(system, like, lams, np.zeros(1), settings)
-        coefs = np.moveaxis(path.coefs[0], 0, 1)  # (L, lams, m)
+        coefs = self._path(loss, H, T, omega, observed)
         outputs = hidden.transform(self.X[fold.test]) @ coefs.reshape(len(coefs), -1)
         return np.asarray(outputs.reshape(len(fold.test), *coefs.shape[1:]))
+
+    def _path(
+        self, loss: LossName, H: Array, T: Array, omega: Array | None, observed: Mask
+    ) -> Array:
+        """Return the output weights at every penalty: (L, lams, m)."""
+        like = Problem(loss, [1.0, 1.0], 1.0, 1.0)
+        settings = ADAPTIVE if loss == "squared" else SCREEN_SETTINGS
+        lams = self.lams(loss, H, T, omega)
+        coefs = np.empty((H.shape[1], len(lams), T.shape[1]))
+        for rows, columns, known in _parts(loss, observed):
+            roots = None if omega is None else omega[rows]
+            system = System(H[rows], T[rows][:, columns], like, roots, known)
+            path = solve_path(system, like, lams, np.zeros(1), settings)
+            coefs[..., columns] = np.moveaxis(path.coefs[0], 0, 1)
+        return coefs
+
+
+def _parts(loss: LossName, observed: Mask) -> Iterator[tuple[Any, Any, Mask | None]]:
+    """Yield rows, targets and known cells of the problems to solve one by one.
+
+    Squared errors treat targets separately: those known in the same rows have a closed form, where
+    gaps would take thousands of iterations.
+    """
+    everything = slice(None)
+    if observed.all():
+        yield everything, everything, None
+    elif loss != "squared":
+        yield everything, everything, observed
+    else:
+        patterns, which = np.unique(observed, axis=1, return_inverse=True)
+        for k, rows in enumerate(patterns.T):
+            yield rows, np.flatnonzero(which.ravel() == k), None
 
 
 @dataclass

@@ -17,6 +17,8 @@ __all__ = ["BUSY", "FAILED", "PATH", "Command", "Group", "listed", "main", "told
 # 3 runs that failed, 4 another runner at work.
 FAILED, BUSY = 3, 4
 
+_LONGEST_ERROR = 500  # characters
+
 PATH: Any = click.Path(path_type=Path)
 
 
@@ -85,7 +87,8 @@ def _one_line(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError):
         return f"not enough memory. {' '.join(str(error).split())}".strip()
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}..."
 
 
 def listed(_: Any, __: Any, value: str | None) -> tuple[str, ...]:

@@ -70,11 +70,12 @@ def contaminate(data: Path, targets: str, ratio: float, kind: str, seed: int, ou
 
     They replace targets; a column `planted` says in which rows.
     """
+    from gorelm.cli.reading import saying_warnings
     from gorelm.datasets import contaminate as plant
     from gorelm.datasets import load_table
 
     chosen: Any = int(targets) if targets.isdecimal() else targets
-    table = load_table(data, chosen, as_frame=True)
+    table = saying_warnings(lambda: load_table(data, chosen, as_frame=True))
     if "planted" in [*table.feature_names, *table.target_names]:
         raise ValueError(f"{data} has a column 'planted' already; rename or remove it")
     dirty, planted = plant(table.target.to_numpy(float), ratio, kind=kind, random_state=seed)

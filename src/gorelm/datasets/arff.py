@@ -70,8 +70,8 @@ def read_arff(
     try:
         with open_text(path, encoding) as file:
             relation, names, header = _read_header(file, path)
-            rows = _refuse_endless(file, len(names), path)
-            content = arff.load(chain(header, rows), encode_nominal=True)
+            _refuse_endless(path, encoding, len(names))
+            content = arff.load(chain(header, file), encode_nominal=True)
         # None, liac-arff's word for missing, becomes NaN
         table = np.array(content["data"], dtype=np.float64).reshape(-1, len(names))
     except _UnfitError:
@@ -91,10 +91,12 @@ def read_arff(
 # Sparse rows and lists of categories let a small file ask for any amount of memory and time.
 _MOST_SPARSE_CELLS = 5 * 10**7
 _MOST_CATEGORIES = 10**5
+_LONGEST_REASON = 200
 
 _QUOTED = r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+\""""
-_RELATION = re.compile(r"\s*@relation\b\s*(.*?)\s*$", re.IGNORECASE)
-_ATTRIBUTE = re.compile(rf"\s*@attribute\s+({_QUOTED}|[^\s{{]++)\s*(\S.*?)\s*$", re.IGNORECASE)
+# For lines without blanks around them: a pattern that looks for those takes quadratic time.
+_RELATION = re.compile(r"@relation\b\s*(.*)$", re.IGNORECASE)
+_ATTRIBUTE = re.compile(rf"@attribute\s+({_QUOTED}|[^\s{{]++)\s*+(\S.*)$", re.IGNORECASE)
 _DATA = re.compile(r"\s*@data\b", re.IGNORECASE)
 _CATEGORY = re.compile(rf"""\s*({_QUOTED}|[^\s,'"{{}}]++)\s*(?:,|$)""")
 
@@ -106,14 +108,14 @@ def _read_header(file: Iterator[str], path: Path) -> tuple[str, list[str], list[
     quotes within names, and take exponential time over a category with a blank but no quotes.
     """
     relation, names, lines = "", dict[str, int](), list[str]()  # a dict finds names fast
-    for line in file:
+    for line in map(str.strip, file):
         if found := _RELATION.match(line):
             relation = _unquote(found[1])
             line = "@relation data"
-        elif re.match(r"\s*@attribute\b", line, re.IGNORECASE):
+        elif re.match(r"@attribute\b", line, re.IGNORECASE):
             found = _ATTRIBUTE.match(line)
             if not found:
-                raise ValueError(f"line {len(lines) + 1} declares no column: {line.strip()!r}.")
+                raise ValueError(f"line {len(lines) + 1} declares no column: {line!r}.")
             name = _unquote(found[1])
             if name in names:
                 raise ValueError(f"two columns have the name {name!r}.")
@@ -125,17 +127,15 @@ def _read_header(file: Iterator[str], path: Path) -> tuple[str, list[str], list[
     return relation, list(names), lines
 
 
-def _refuse_endless(rows: Iterator[str], n_columns: int, path: Path) -> Iterator[str]:
-    n_cells = 0
-    for row in rows:
-        if row.lstrip().startswith("{"):
-            n_cells += n_columns
-            if n_cells > _MOST_SPARSE_CELLS:
-                raise _UnfitError(
-                    f"{path} unfolds to more than {_MOST_SPARSE_CELLS:,} cells of sparse rows, "
-                    f"{n_columns} a row; leave out columns or rows."
-                )
-        yield row
+def _refuse_endless(path: Path, encoding: str, n_columns: int) -> None:
+    """Raise if sparse rows, each as long as the table is wide, are too many."""
+    with open_text(path, encoding) as file:
+        n_cells = n_columns * sum(line.lstrip().startswith("{") for line in file)
+    if n_cells > _MOST_SPARSE_CELLS:
+        raise _UnfitError(
+            f"{path} unfolds to {n_cells:,} cells of sparse rows, {n_columns} a row; more than "
+            f"{_MOST_SPARSE_CELLS:,} are not read."
+        )
 
 
 def _clean_type(kind: str, name: str, path: Path) -> str:
@@ -175,6 +175,7 @@ def _unquote(name: str) -> str:
 
 def _reason(error: Exception) -> str:
     try:
-        return str(error)
+        reason = " ".join(str(error).split())
+        return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
     except (TypeError, ValueError):  # liac-arff formats by %, stumbling over a % in the value
         return f"{type(error).__name__}, at line {getattr(error, 'line', '?')}."

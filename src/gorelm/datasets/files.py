@@ -42,31 +42,35 @@ def encoding_of(path: Path) -> str:
     UserWarning
         If it is not UTF-8, and no mark says what it is.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    is_utf8, first = True, True
+    encoding = "utf-8-sig"  # Windows editors put a mark before the first line
+    decoder = codecs.getincrementaldecoder(encoding)()
+    sound, first = True, True
     for chunk in _chunks(path):
         if first and chunk.startswith(_UTF16):
-            return "utf-16"
+            encoding, decoder = "utf-16", codecs.getincrementaldecoder("utf-16")()
         first = False
-        if b"\0" in chunk:
+        if encoding != "utf-16" and b"\0" in chunk:
             raise ValueError(f"{path} is no text file: it has NUL bytes.")
-        try:
-            if is_utf8:
-                decoder.decode(chunk)
-        except UnicodeDecodeError:
-            is_utf8 = False
-    try:
-        decoder.decode(b"", final=is_utf8)
-    except UnicodeDecodeError:
-        is_utf8 = False
-    if is_utf8:
-        return "utf-8-sig"  # Windows editors put a mark before the first line
+        sound = sound and _decodes(decoder, chunk)
+    sound = sound and _decodes(decoder, b"", final=True)
+    if sound:
+        return encoding
+    if encoding == "utf-16":
+        raise ValueError(f"{path} is no text file: it is marked as UTF-16, and is none.")
     warnings.warn(
         f"{path} is not UTF-8; read as Latin-1 (letters with accents may come out wrong).",
         UserWarning,
         stacklevel=4,
     )
     return "latin-1"
+
+
+def _decodes(decoder: codecs.IncrementalDecoder, chunk: bytes, *, final: bool = False) -> bool:
+    try:
+        decoder.decode(chunk, final)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

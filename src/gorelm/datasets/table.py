@@ -26,6 +26,7 @@ _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
 _ARFF = (".arff", ".arff.gz")
 _LONGEST_HEADER = 10**7  # characters
+_MOST_COLUMNS = 10**5
 _MOST_PARQUET_BYTES = 1 << 30  # beyond a hundred times the size of the file
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?|[+-]?\d+(e[+-]?\d+)?", re.IGNORECASE)
 
@@ -306,15 +307,11 @@ def _sniff(path: Path, encoding: str) -> tuple[list[str], str]:
         first = file.readline(_LONGEST_HEADER)
     if len(first) == _LONGEST_HEADER:
         raise ValueError(f"{path} is no table: its first line has no end.")
-    try:
-        cuts = {
-            separator: next(csv.reader([first], delimiter=separator, skipinitialspace=True), [])
-            for separator in (",", ";", "\t", "|")
-        }
-    except csv.Error as error:
-        raise ValueError(f"{path} does not start with a line of column names: {error}.") from error
+    cuts = {separator: _cut(first, separator) for separator in (",", ";", "\t", "|")}
     separator = max(cuts, key=lambda key: len(cuts[key]))
     header = [name.strip() for name in cuts[separator]]
+    if len(header) > _MOST_COLUMNS:
+        raise ValueError(f"{path} has {len(header):,} columns; at most {_MOST_COLUMNS:,} are read.")
     if not any(header):
         raise ValueError(f"{path} does not start with a line of column names.")
     if all(_is_number(name) for name in header):
@@ -327,6 +324,13 @@ def _sniff(path: Path, encoding: str) -> tuple[list[str], str]:
             raise ValueError(f"Column {j} of {path} has no name; name it, or remove it.")
     _require_unique(header, path)
     return header, separator
+
+
+def _cut(line: str, separator: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    except csv.Error:  # a piece of more than 131072 characters
+        return []
 
 
 def _read_parquet(path: Path) -> Any:
@@ -366,7 +370,10 @@ def _numbers(series: Any, what: str) -> tuple[Values, list[str] | None]:
     pandas = import_pandas("Reading tables")
     kind = pandas.api.types.infer_dtype(series, skipna=True)
     if kind in ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty"):
-        return series.to_numpy(np.float64, na_value=np.nan), None
+        try:
+            return series.to_numpy(np.float64, na_value=np.nan), None
+        except OverflowError as error:
+            raise ValueError(f"{what} holds an integer beyond all floats.") from error
     if kind == "categorical":
         words = [str(word) for word in series.cat.categories]
         codes = series.cat.codes.to_numpy(np.float64)

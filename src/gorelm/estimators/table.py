@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from gorelm.estimators.base import all_or_nothing
+from gorelm.estimators.base import all_or_nothing, levels_to_caller
 from gorelm.estimators.cells import (
     MISSING_WORD,
     Cells,
@@ -270,8 +270,8 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
                 self._note_words(j, cells[:, j])
         if filled:
             self.notes_.append(
-                f"Missing numbers of {len(cells)}, filled in with the column's median: "
-                f"{_listed(filled)}."
+                f"Missing numbers, filled in with the column's median: {_listed(filled)}."
+                + " Marked: an input of its own tells where." * bool(gappy)
             )
         one_hot = OneHotEncoder(
             max_categories=self.max_categories,
@@ -302,7 +302,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     def _note_damage(self, damage: dict[str, list[str]]) -> None:
         for note in _damage_in_words(damage):
             self.notes_.append(note)
-            warnings.warn(note, UserWarning, stacklevel=4)
+            warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
 
     # -- using it --------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         validate_data(self, X, skip_check_array=True, reset=False)
         cells, damage = self._cells(columns)
         for note in [*_damage_in_words(damage), *self._unseen_words(cells)]:
-            warnings.warn(note, UserWarning, stacklevel=2)
+            warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
         return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
 
     def words(self) -> dict[str, list[str]]:
@@ -345,15 +345,20 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         }
 
     def _unseen_words(self, cells: Cells) -> list[str]:
-        notes = []
+        notes: list[str] = []
         places = [j for j, kind in enumerate(self.kinds_) if kind == "words"]
+        if not places:
+            return notes
+        most = self.encoder_.named_transformers_["words"].max_categories
         for j, known in zip(places, self.words().values(), strict=True):
             unseen = ~np.isin(cells[:, j].astype(str), known)
             if unseen.any():
-                words = [word for word, _ in distinct(cells[unseen, j])] or [MISSING_WORD]
+                words = [word for word, _ in distinct(cells[unseen, j])]
+                words += [MISSING_WORD] * bool((cells[unseen, j] == MISSING_WORD).any())
                 notes.append(
                     f"Column {self._name(j)!r}: {in_words(words, 4)}, in {_rows(unseen.sum())}, "
-                    "not among the words of the training rows."
+                    "not among the words of the training rows; counts as "
+                    f"{'a rare word' if len(known) > most else 'none of them'}."
                 )
         return notes
 

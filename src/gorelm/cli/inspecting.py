@@ -13,7 +13,6 @@ from gorelm.estimators.table import TableRegressor
 __all__ = ["described"]
 
 _MOST_INPUTS = 40
-_MOST_WORDS = 6
 
 
 def described(model: Any, path: Path) -> list[str]:
@@ -63,9 +62,7 @@ def _inputs(model: Any) -> list[str]:
         name = names[j] if names else f"column {j}"
         about = ""
         if kind == "words":
-            about = ", ".join(short(word) for word in words[name][:_MOST_WORDS])
-            if len(words[name]) > _MOST_WORDS:
-                about += f" and {len(words[name]) - _MOST_WORDS} more"
+            about = _few(words[name])
         elif kind == "number":
             about = f"{medians[j]:.4g} if missing"
         rows.append([short(name), kind, about])
@@ -73,6 +70,17 @@ def _inputs(model: Any) -> list[str]:
     if len(rows) > _MOST_INPUTS + 1:
         lines.append(f"  ... and {len(rows) - _MOST_INPUTS - 1} more columns.")
     return lines
+
+
+def _few(words: list[str], width: int = 40) -> str:
+    """Return as many words as fit, and how many more there are."""
+    shown = [short(words[0])]
+    for word in words[1:]:
+        if len(", ".join([*shown, short(word)])) > width:
+            break
+        shown.append(short(word))
+    more = len(words) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _medians(model: TableRegressor) -> dict[int, float]:

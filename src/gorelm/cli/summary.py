@@ -63,7 +63,7 @@ def of_errors(model: Any, table: Table) -> list[str]:
     n_flagged = int(model.outlier_mask_.sum())
     lines = wrapped(
         "Error on rows that the models did not see (cross-validated root mean square"
-        + (f"; the {_count(n_flagged, 'flagged row')} left out" if n_flagged else "")
+        + (f"; {_count(n_flagged, 'flagged row')} left out" if n_flagged else "")
         + "), and that of predicting the mean:"
     )
     rows, ratios = [], []
@@ -122,11 +122,9 @@ def of_rows(model: Any, table: Table) -> list[str]:
     n_flagged, n_rows = int(model.outlier_mask_.sum()), len(model.outlier_mask_)
     share = f" ({n_flagged / n_rows:.0%})" if n_flagged else ""
     fate = (
-        "; they are a group of their own, and had no part in the fit"
+        ", clearly apart from the others, and had no part in the fit"
         if model.contaminated_ and n_flagged
-        else ", but no clear group of wrong rows; all had a part in the fit"
-        if n_flagged
-        else ""
+        else "; there is no clear group of wrong rows, and all had a part in the fit"
     )
     lines = wrapped(
         f"Rows to check: {n_flagged} of {n_rows}{share} score above "

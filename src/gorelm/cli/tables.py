@@ -60,18 +60,18 @@ def fit(
     """
     from gorelm.cli import reading, summary
 
-    table = reading.read(data, targets, features)
     for path, ending in ((model_path, None), (report_path, (".html", ".htm"))):
         reading.require_place_for(path, data, ending)
+    if model_path is not None:
+        from gorelm.io import save
+    if report_path is not None:
+        from gorelm.diagnostics import write_fit_report
+    table = reading.read(data, targets, features)
     model = _fitted(table, **how)
     click.echo("\n".join(summary.of_fit(model, table)))
     if model_path is not None:
-        from gorelm.io import save
-
         save(model, model_path)
     if report_path is not None:
-        from gorelm.diagnostics import write_fit_report
-
         write_fit_report(model, table.X, table.y, report_path, title=f"gorelm fit {data.name}")
     click.echo("\n".join(_next(data, targets, features, model_path, report_path)))
 

@@ -29,6 +29,7 @@ from gorelm.prox import Array
 
 __all__ = ["TableRegressor"]
 
+_FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
 _FEWEST_GAPS = 5  # an input that marks fewer gaps has nothing to learn its weight from
 
 
@@ -230,7 +231,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             words = column.words()
             known = words[words != MISSING_WORD]
             n_distinct = len(set(known))
-            if n_distinct > max(self.max_categories, len(known) / 2):
+            if n_distinct > max(_FEWEST_WORDS, len(known) / 2):
                 return "a word of its own in more than half of the rows"
         n_gaps = len(column.cells) - len(known)
         if n_distinct <= 1 and min(n_gaps, len(known)) < _FEWEST_GAPS:

@@ -118,6 +118,9 @@ class Mixture:
         return Mixture(self.R[:, which], self.a[which], self.b[which])
 
 
+MOVED = ("HtD", "HtU", "HtE_change", "rho", "shift", "sigma", "B", "Z", "V", "Z_change")
+
+
 @dataclass
 class Iterate:
     """The L-sized half of the iterate, for the problems still running."""
@@ -145,13 +148,11 @@ class Iterate:
         """The weights to return: Z, whose empty rows are exactly zero, where there is a Z."""
         return self.B if self.sigma is None else self.Z
 
-    def move(self, to: Callable[[Any], Any]) -> None:
-        """Bring what a step needs to where `to` brings arrays."""
-        self.problem = self.problem.moved(to)
-        for name in ("HtD", "HtU", "HtE_change", "rho", "shift", "B", "Z", "V", "Z_change"):
-            setattr(self, name, to(getattr(self, name)))
-        if self.sigma is not None:
-            self.sigma = to(self.sigma)
+    def move(self, to: Callable[[list[Any]], list[Any]]) -> None:
+        """Bring what a step works on to where `to` brings arrays."""
+        names = [name for name in MOVED if getattr(self, name) is not None]
+        for name, there in zip(names, to([getattr(self, name) for name in names]), strict=True):
+            setattr(self, name, there)
 
     def keep(self, which: Mask) -> None:
         """Drop the problems that `which` does not name."""

@@ -94,11 +94,11 @@ def step(
     W[: len(B), :m] = B
     D = torch.empty_like(E)
     R = torch.empty_like(E) if keep else D
-    # Measured on an H200 for 1e6 rows: 64 x 64 blocks read H at 94 % of what a copy reaches.
+    # Block sizes here and below: the fastest of some dozens on an H200, for 1e6 rows.
     _step[(triton.cdiv(n_rows, 64),)](
         H, W, T, E, U, D, R, T if omega is None else omega, threshold, knee, relax,
         n_rows, H.shape[1], m, 64, 64, _width(m), omega is not None, keep,
-        num_warps=4, num_stages=4,
+        num_warps=4, num_stages=3,
     )  # fmt: skip
     return D, R if keep else None
 
@@ -106,12 +106,12 @@ def step(
 def pull(H: Any, D: Any) -> Any:
     """Return H'D in float64, for D (N, m)."""
     n_rows, m = D.shape
-    n_blocks = triton.cdiv(H.shape[1], 128)
+    n_blocks = triton.cdiv(H.shape[1], 256)
     parts = max(1, min(triton.cdiv(_PROGRAMS, n_blocks), triton.cdiv(n_rows, 128)))
     rows_each = triton.cdiv(triton.cdiv(n_rows, parts), 32) * 32
     sums = torch.zeros((parts, H.shape[1], _width(m)), dtype=torch.float32, device=H.device)
     _pull[(n_blocks, parts)](
-        H, D, sums, n_rows, H.shape[1], m, rows_each, 128, 32, _width(m),
-        num_warps=4, num_stages=4,
+        H, D, sums, n_rows, H.shape[1], m, rows_each, 256, 32, _width(m),
+        num_warps=4, num_stages=3,
     )  # fmt: skip
     return sums[..., :m].sum(0, dtype=torch.float64)

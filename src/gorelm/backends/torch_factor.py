@@ -59,7 +59,7 @@ class InverseFactor:
     def solve(self, shifts: Array, R: Any) -> Any:
         """Solve for one problem, R (L, 1, m)."""
         if isinstance(R, np.ndarray):
-            return self._rows.get(self.solve(shifts, self._rows.put(R)))
+            return self._rows.get_one(self.solve(shifts, self._rows.put_one(R)))
         self.prepare(shifts)
         flat = R[:, 0]
         X = self._inverse @ flat
@@ -88,12 +88,12 @@ class SpectralFactor:
     def prepare(self, shifts: Array) -> None:
         """Bring the shifts to the device."""
         if self._shifts is not shifts:
-            self._shifts, self._there = shifts, self._rows.put(shifts)
+            self._shifts, self._there = shifts, self._rows.put_one(shifts)
 
     def solve(self, shifts: Array, R: Any) -> Any:
         """Solve for every problem, R (L, P, m)."""
         if isinstance(R, np.ndarray):
-            return self._rows.get(self.solve(shifts, self._rows.put(R)))
+            return self._rows.get_one(self.solve(shifts, self._rows.put_one(R)))
         self.prepare(shifts)
         flat = R.reshape(len(R), -1)
         rotated = (self._vectors.T @ flat).reshape(R.shape)

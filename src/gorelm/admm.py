@@ -195,7 +195,7 @@ class _Run:
             moves = step(state, measure=check or by_residuals)
             if not (check or by_residuals):
                 continue
-            self._get(state, moves)
+            move_back = self._get(state, moves)
             done = None
             if by_residuals:
                 done = residuals_small(state, moves, self.rows, settings.eps_abs, settings.eps_rel)
@@ -204,7 +204,8 @@ class _Run:
                 if adapt:  # ever more rarely: ADMM converges once its penalties stand still
                     next_adaptation = 2 * iteration
                 self._check(state, moves, iteration, solution, done, adapt=adapt)
-            self._put(state)
+            if not move_back():
+                self._put(state)
         if keep_live and moves is not None:
             solution.live = Live(state, moves, self.rows.E, self.rows.U)
         return solution
@@ -218,11 +219,11 @@ class _Run:
             self._problem_here, self._problem = s.problem, s.problem.moved(self.rows.put)
         s.move(self.rows.put)
 
-    def _get(self, s: Iterate, moves: Moves | None) -> None:
+    def _get(self, s: Iterate, moves: Moves | None) -> Callable[[], bool]:
         """Bring the iterate, and what was measured, here."""
-        s.move(self.rows.get)
         if moves is not None:
             moves.move(self.rows.get)
+        return s.move(self.rows.get)
 
     # -- the three steps -------------------------------------------------------------------------
 
@@ -352,7 +353,8 @@ class _Run:
         # one of them is multiplied by 1 - relax / 2 in every step.
         HtE = s.HtD + s.HtU
         HtU = 0.5 * (relax * (GB - self._HtT) + (1.0 - relax) * HtE + s.HtU - HtD)
-        s.HtE_change = HtD + HtU - HtE
+        if self.settings.stop == "residuals":
+            s.HtE_change = HtD + HtU - HtE
         s.HtD, s.HtU = HtD, HtU
         if moves is None and self.large and self.rows.bounds_are_cheap and not self.sum_again:
             improve_bound(s, *self.rows.inner())

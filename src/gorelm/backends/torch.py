@@ -17,7 +17,7 @@ import torch
 from gorelm.backends.torch_factor import InverseFactor, SpectralFactor
 from gorelm.factor import Factor
 from gorelm.hidden import HiddenLayer
-from gorelm.iterate import MOVED, Iterate
+from gorelm.iterate import Iterate
 from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import EXPONENTS, Moves, NormSummary
@@ -154,13 +154,11 @@ class TorchRows:
         measure: bool = False,
     ) -> tuple[Tensor, Moves | None]:
         """Update E and U for the weights `B` (L, P, m); see `gorelm.rows.Rows.step`."""
-        here = problem.moved(self._in_rows)
-        rho = rho.to(self.T.dtype)
-        before = self.E.clone() if measure else None
         if self._fused(problem):
-            HtD, R = self._fused_step(B, here, rho, relax, keep=measure)
-        else:
-            HtD, R = self._plain_step(B, here, rho, relax, keep=measure)
+            return self._fused_step(B, problem, rho, relax, cap, measure)
+        here, rho = problem.moved(self._in_rows), rho.to(self.T.dtype)
+        before = self.E.clone() if measure else None
+        HtD, R = self._plain_step(B, here, rho, relax, keep=measure)
         return HtD, self._moves(R, before, here, cap) if measure else None
 
     def _fused(self, problem: Problem) -> bool:
@@ -177,15 +175,16 @@ class TorchRows:
         )
 
     def _fused_step(
-        self, B: Tensor, problem: Problem, rho: Tensor, relax: float, *, keep: bool
-    ) -> tuple[Tensor, Tensor]:
-        E, U = self.E[:, 0], self.U[:, 0]
-        threshold = problem.tau / rho
-        D, R = kernels.step(
-            self._H, B[:, 0], self.T, E, U, self._omega, threshold, problem.delta, relax, keep=keep
-        )
+        self, B: Tensor, problem: Problem, rho: Tensor, relax: float, cap: Array, measure: bool
+    ) -> tuple[Tensor, Moves | None]:
+        numbers = (problem.tau, rho, problem.delta, self._there(cap))
+        rows = (self.T, self.E[:, 0], self.U[:, 0], self._omega)
+        D, sums = kernels.step(self._H, B, *rows, numbers, relax, measure=measure)
         HtD = kernels.pull(self._H, D)[: self._n_hidden, None]
-        return HtD, R[:, None] if keep else None
+        if not measure:
+            return HtD, None
+        primal, size, change, UU, UT, _, _, hidden, error = sums[:, None]
+        return HtD, Moves(primal, size, change, UU, UT, sums[5:7, None], hidden, error)
 
     def _plain_step(
         self, B: Tensor, problem: Problem, rho: Tensor, relax: float, *, keep: bool
@@ -224,7 +223,7 @@ class TorchRows:
             return _squares(R), loss, loss
         r: Tensor = problem.residual_norms(R)
         axes = (0,) if problem._by_row else (0, 2)
-        limit: Tensor = problem._over_norms(self._there(cap), self._omega)
+        limit: Tensor = problem._over_norms(self._there(cap).to(R.dtype), self._omega)
         near = torch.minimum(r, limit.expand_as(r))
         losses = [self._huber(x, problem).sum(axes, dtype=torch.float64) for x in (r, near)]
         return (near * near).sum(axes, dtype=torch.float64), *losses
@@ -232,7 +231,7 @@ class TorchRows:
     def _there(self, cap: Array) -> Tensor:
         """Return the caps on the device; a captured step can bring nothing there."""
         if self._cap is None or self._cap[0] is not cap:
-            self._cap = cap, self.put_one(cap).to(self.T.dtype)
+            self._cap = cap, self.put_one(cap)
         return self._cap[1]
 
     def _huber(self, r: Tensor, problem: Problem) -> Tensor:
@@ -361,7 +360,7 @@ class _Captured:
             self._compiled.add(measure)
             return self._step(s, measure=measure)
         if not self._state:
-            self._state = {name: getattr(s, name).clone() for name in MOVED if _has(s, name)}
+            self._state = {name: getattr(s, name).clone() for name in s.moved}
         for name, held in self._state.items():
             if (value := getattr(s, name)) is not held:
                 held.copy_(value)
@@ -386,10 +385,6 @@ class _Captured:
             graph.capture_end()
         here.wait_stream(aside)
         return graph, moves
-
-
-def _has(s: Iterate, name: str) -> bool:
-    return getattr(s, name) is not None
 
 
 def hidden_outputs(layer: HiddenLayer, X: Tensor, out: Tensor | None = None) -> Tensor:

@@ -78,22 +78,37 @@ class ConvergenceDisplay:
         ValueError
             If the fit was a closed form, which has nothing to show.
         """
+        display = cls.of(estimator)
+        if not display.histories:
+            raise ValueError(
+                f"{type(innermost(estimator)).__name__} was fitted in closed form: there are no "
+                "iterations to show"
+            )
+        return display.plot(ax=ax)
+
+    @classmethod
+    def of(cls, estimator: Any) -> ConvergenceDisplay:
+        """Return the display of a fitted estimator, not yet plotted; closed forms have no history.
+
+        Parameters
+        ----------
+        estimator : fitted estimator
+            See :meth:`from_estimator`.
+
+        Returns
+        -------
+        display : ConvergenceDisplay
+        """
         check_is_fitted(estimator)
         members = attribute(estimator, "members_")
-        models = {"": estimator} if members is None else _named_members(members)
+        models = {"": innermost(estimator)} if members is None else _named_members(members)
         histories: dict[str, History] = {}
         for name, model in models.items():
             remedy = "it does not record its iterations"
             for part, run in enumerate(_runs(require(model, "history_", remedy))):
                 histories[f"{name} part {part + 1}".strip() if part else name] = run
-        if not histories:
-            raise ValueError(
-                f"{type(innermost(estimator)).__name__} was fitted in closed form: there are no "
-                "iterations to show"
-            )
-        model = innermost(next(iter(models.values())))
         adaptive = getattr(model, "solver", "adaptive") == "adaptive"
-        return cls(histories, tol=getattr(model, "tol", None) if adaptive else None).plot(ax=ax)
+        return cls(histories, tol=getattr(model, "tol", None) if adaptive else None)
 
     def plot(self, *, ax: Any = None) -> ConvergenceDisplay:
         """Plot; see :meth:`from_estimator`."""

@@ -152,7 +152,7 @@ def log_axis(axis: Any, *, base: int = 10, linear_below: float | None = None) ->
 
     def text(value: float, _: Any) -> str:
         low, high = sorted(np.abs(axis.get_view_interval()))
-        readable = base == 10 and (linear_below or low) >= 1e-4 and high <= 1e5
+        readable = base == 10 and (linear_below or low) > 1e-4 and high <= 1e5
         return number(value) if readable else powers(value, base)
 
     axis.set_major_formatter(FuncFormatter(text))
@@ -174,7 +174,7 @@ def opacity(count: int) -> float:
 
 def number(value: float) -> str:
     """Print a number with three digits, without an exponent where it can be read without."""
-    if value and not 1e-4 <= abs(value) < 1e6:
+    if value and not 0.999e-3 <= abs(value) < 1e6:
         mantissa, exponent = f"{value:.2e}".split("e")
         mantissa = mantissa.rstrip("0").rstrip(".")
         return f"{mantissa} · 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"

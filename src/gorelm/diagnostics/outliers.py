@@ -64,12 +64,16 @@ class OutlierDisplay:
 
     Examples
     --------
+    >>> import matplotlib.pyplot as plt
     >>> from gorelm import GORELMRegressor
     >>> from gorelm.datasets import make_multitarget
     >>> from gorelm.diagnostics import OutlierDisplay
     >>> data = make_multitarget(200, outlier_ratio=0.1, random_state=0)
     >>> model = GORELMRegressor(lam=0.1, n_hidden=50, random_state=0).fit(data.X, data.T)
-    >>> display = OutlierDisplay.from_estimator(model)  # doctest: +SKIP
+    >>> display = OutlierDisplay.from_estimator(model)
+    >>> bool(display.flagged[data.planted].mean() > 0.9)
+    True
+    >>> plt.close(display.figure_)
     """
 
     def __init__(

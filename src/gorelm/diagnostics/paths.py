@@ -21,7 +21,7 @@ from gorelm.diagnostics.drawing import (
 from gorelm.diagnostics.fitted import innermost, within
 from gorelm.prox import Array
 
-__all__ = ["PathDisplay"]
+__all__ = ["PathDisplay", "searching"]
 
 
 class PathDisplay:
@@ -70,13 +70,12 @@ class PathDisplay:
         self, cv_results: Mapping[str, Any], best_index: int, *, scoring: Any = None
     ) -> None:
         self.cv_results, self.best_index, self.scoring = cv_results, best_index, scoring
-        names = [name for name in ("lam", "C") if f"param_{name}" in cv_results]
-        if not names or "split0_test_score" not in cv_results:
+        self.penalty = _penalty(cv_results)
+        if not self.penalty:
             raise ValueError(
                 "there is no path to show: the search must have tried several lam or C, and kept "
                 "the scores of its folds"
             )
-        self.penalty = names[0]
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None) -> PathDisplay:
@@ -93,22 +92,26 @@ class PathDisplay:
         -------
         display : PathDisplay
         """
-        remedy = "choose the penalty with one of the regressors whose names end in CV"
-        check_is_fitted(estimator)
-        for one in within(estimator):
-            if hasattr(one, "cv_results_") and hasattr(one, "best_index_"):
-                return cls(
-                    one.cv_results_, int(one.best_index_), scoring=getattr(one, "scoring", None)
-                ).plot(ax=ax)
-        raise ValueError(f"{type(innermost(estimator)).__name__} has not searched a path: {remedy}")
+        search = searching(estimator)
+        if search is None:
+            raise ValueError(
+                f"{type(innermost(estimator)).__name__} has not searched a path: choose the "
+                "penalty with one of the regressors whose names end in CV"
+            )
+        display = cls(search.cv_results_, int(search.best_index_), scoring=search.scoring)
+        return display.plot(ax=ax)
+
+    @property
+    def n_panels(self) -> int:
+        """Number of axes it takes: 2 if the number of nodes is known and varies, otherwise 1."""
+        nodes = self.cv_results.get("mean_n_active")
+        return 1 if nodes is None or np.ptp(nodes[self._grid()[2]]) == 0 else 2
 
     def plot(self, *, ax: Any = None) -> PathDisplay:
         """Plot; see :meth:`from_estimator`."""
         values, ratios, shown = self._grid()
-        nodes = self.cv_results.get("mean_n_active")
-        if nodes is not None and np.ptp(nodes[shown]) == 0:
-            nodes = None  # nothing is sparse
-        self.axes_ = panels(ax, 1 if nodes is None else 2, across=1, size=(7.0, 3.0), sharex=True)
+        nodes = self.cv_results["mean_n_active"] if self.n_panels == 2 else None
+        self.axes_ = panels(ax, self.n_panels, across=1, size=(7.0, 3.0), sharex=True)
         self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure
         self.lines_, self.node_lines_, self.bands_ = {}, {}, {}
         errors, deviations, label = self._errors()
@@ -191,6 +194,23 @@ class PathDisplay:
         meaning = {"lam": "larger: smoother", "C": "weight of the errors; smaller: smoother"}
         self.axes_[-1].set_xlabel(f"{self.penalty} ({meaning[self.penalty]})")
         legend_above(self.ax_)
+
+
+def searching(estimator: Any) -> Any:
+    """Return the part of a fitted estimator that has searched a path, None if none has."""
+    check_is_fitted(estimator)
+    for one in within(estimator):
+        if hasattr(one, "cv_results_") and hasattr(one, "best_index_"):
+            return one if _penalty(one.cv_results_) else None
+    return None
+
+
+def _penalty(cv_results: Mapping[str, Any]) -> str:
+    """Return the name of the penalty whose path was searched, empty if there is none."""
+    for name in ("lam", "C"):
+        if f"param_{name}" in cv_results and "split0_test_score" in cv_results:
+            return name
+    return ""
 
 
 def _with_zero(values: Array) -> tuple[Array, float | None]:

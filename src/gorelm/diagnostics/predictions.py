@@ -47,12 +47,16 @@ class PredictedObservedDisplay:
 
     Examples
     --------
+    >>> import matplotlib.pyplot as plt
     >>> from gorelm import GORELMRegressor
     >>> from gorelm.datasets import make_multitarget
     >>> from gorelm.diagnostics import PredictedObservedDisplay
     >>> data = make_multitarget(200, outlier_ratio=0.1, random_state=0)
     >>> model = GORELMRegressor(lam=0.1, n_hidden=50, random_state=0).fit(data.X, data.T)
-    >>> display = PredictedObservedDisplay.from_estimator(model, data.X, data.T)  # doctest: +SKIP
+    >>> display = PredictedObservedDisplay.from_estimator(model, data.X, data.T)
+    >>> len(display.axes_)
+    3
+    >>> plt.close(display.figure_)
     """
 
     def __init__(
@@ -110,21 +114,16 @@ class PredictedObservedDisplay:
         display : PredictedObservedDisplay
         """
         check_is_fitted(estimator)
-        n_rows = len(as_table(y))
-        flagged = attribute(estimator, "outlier_mask_")
-        if flagged is not None:
-            flagged = row_scores(estimator).flagged
-        of_the_fit = flagged is not None and len(flagged) == n_rows
-        predicted = out_of_fold(estimator)
-        if predicted is not None and not (of_the_fit and len(predicted) == n_rows):
-            predicted = None
-        unseen = predicted is not None
+        judged = attribute(estimator, "outlier_mask_") is not None
+        flagged = row_scores(estimator).flagged if judged else None
+        of_the_fit = flagged is not None and len(flagged) == len(as_table(y))
+        predicted = out_of_fold(estimator) if of_the_fit else None
         display = cls(
             y,
             estimator.predict(X) if predicted is None else predicted,
             flagged=flagged if of_the_fit else None,
             target_names=target_names,
-            unseen=unseen if of_the_fit else None,
+            unseen=predicted is not None if of_the_fit else None,
         )
         return display.plot(ax=ax, targets=targets)
 
@@ -163,7 +162,7 @@ class PredictedObservedDisplay:
         """Plot; see :meth:`from_estimator`."""
         columns = range(self.observed.shape[1]) if targets is None else targets
         across = min(4, len(columns))
-        size = (4.6, 4.8) if across == 1 else (3.0, 3.1)
+        size = (4.6, 4.8) if across == 1 else (3.3, 3.3)
         self.axes_ = panels(ax, len(columns), across=across, size=size)
         self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure
         self.points_: list[Any] = []
@@ -172,12 +171,13 @@ class PredictedObservedDisplay:
         for axes, k in zip(self.axes_, columns, strict=True):
             self._panel(axes, self.observed[:, k], self.predicted[:, k])
             axes.set_title(self.target_names[k], fontsize="medium", loc="left", parse_math=False)
-        by = {True: "\n(by models that did not see the row)", False: "\n(rows seen by the model)"}
-        predicted = "predicted" + ("" if self.unseen is None else by[self.unseen])
+        predicted = {None: "predicted", True: "predicted (rows not seen)"}.get(
+            self.unseen, "predicted (rows seen)"
+        )
         alone = fills(self.figure_, self.axes_)
         if alone and len(self.axes_) > 1:
             self.figure_.supxlabel("observed", fontsize="medium")
-            self.figure_.supylabel(predicted, fontsize="medium", ha="center")
+            self.figure_.supylabel(predicted, fontsize="medium")
         else:
             for axes in self.axes_:
                 axes.set(xlabel="observed", ylabel=predicted)
@@ -190,18 +190,19 @@ class PredictedObservedDisplay:
         outside = (np.fmin(observed, predicted) < low) | (np.fmax(observed, predicted) > high)
         beyond = known & outside
         many = len(observed) > MANY_POINTS
+        as_image = len(observed) * len(self.axes_) > MANY_POINTS
         size = (3.0, 7.0) if many else (11.0, 22.0)
 
         def scatter(rows: Mask, **style: Any) -> Any:
             at = [np.clip(values[rows], low, high) for values in (observed, predicted)]
-            shade = {"alpha": opacity(int(rows.sum())) if many else 0.75, "rasterized": many}
+            shade = {"alpha": opacity(int(rows.sum())) if many else 0.75, "rasterized": as_image}
             return axes.scatter(*at, **{**shade, **style})
 
         axes.axline((low, low), slope=1, color=INK, linewidth=1.0, zorder=1)
         self.points_.append(
             scatter(known & ~beyond & ~self.flagged, s=size[0], c=BLUE, linewidths=0)
         )
-        mark = {"marker": "^", "zorder": 3}
+        mark = {"marker": "^", "zorder": 1.5 if many else 3}  # a mist of flags would hide the rows
         self.flagged_points_.append(
             scatter(known & ~beyond & self.flagged, s=size[1], c=VERMILLION, linewidths=0, **mark)
         )

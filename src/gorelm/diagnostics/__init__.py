@@ -5,13 +5,18 @@ Displays follow scikit-learn's conventions: ``from_estimator`` draws, ``plot(ax=
 of :func:`write_fit_report` needs jinja2, too (``pip install "gorelm[report]"``).
 """
 
-from gorelm.diagnostics.convergence import ConvergenceDisplay
-from gorelm.diagnostics.growth import GrowthDisplay
-from gorelm.diagnostics.outliers import OutlierDisplay
-from gorelm.diagnostics.page import write_fit_report
-from gorelm.diagnostics.paths import PathDisplay
-from gorelm.diagnostics.predictions import PredictedObservedDisplay
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from gorelm.diagnostics.scores import outlier_threshold, split_in_two
+
+if TYPE_CHECKING:
+    from gorelm.diagnostics.convergence import ConvergenceDisplay
+    from gorelm.diagnostics.growth import GrowthDisplay
+    from gorelm.diagnostics.outliers import OutlierDisplay
+    from gorelm.diagnostics.page import write_fit_report
+    from gorelm.diagnostics.paths import PathDisplay
+    from gorelm.diagnostics.predictions import PredictedObservedDisplay
 
 __all__ = [
     "ConvergenceDisplay",
@@ -23,3 +28,23 @@ __all__ = [
     "split_in_two",
     "write_fit_report",
 ]
+
+_MODULES = {
+    "ConvergenceDisplay": "convergence",
+    "GrowthDisplay": "growth",
+    "OutlierDisplay": "outliers",
+    "PathDisplay": "paths",
+    "PredictedObservedDisplay": "predictions",
+    "write_fit_report": "page",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Estimators import this package for the scores; they need not wait for the pictures.
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

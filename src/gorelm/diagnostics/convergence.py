@@ -151,7 +151,12 @@ class ConvergenceDisplay:
             own |= {"fillstyle": "none"} if dashed else {}
             iterations = [record["iteration"] for record in run]
             self.lines_[name] += axes.plot(
-                iterations, values, **{**style, **own}, markersize=3.5, linewidth=1.3
+                iterations,
+                values,
+                **{**style, **own},
+                markersize=3.5,
+                linewidth=1.3,
+                markevery=-(-len(run) // 60),
             )
 
     def _legends(self) -> None:

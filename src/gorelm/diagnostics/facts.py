@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
@@ -26,9 +27,18 @@ from gorelm.metrics import rrmse
 from gorelm.pages.tables import Cell, Table
 from gorelm.prox import Array
 
-__all__ = ["Fit", "error_table", "headlines", "settings", "suspicious_table", "version_table"]
+__all__ = [
+    "Fit",
+    "error_table",
+    "headlines",
+    "settings",
+    "suspicious_table",
+    "version_table",
+    "worst_targets",
+]
 
 SHOWN_ROWS = 100
+SHOWN_ERRORS = 200
 SHOWN_TARGETS = 12  # in pictures, and with a column of their own
 
 
@@ -105,17 +115,20 @@ class Fit:
         """Observed less predicted."""
         return self.observed - self.predicted
 
+    @cached_property
     def relative_errors(self) -> tuple[Array, Array]:
-        """Return RRMSE of every target, over all rows and over those not flagged; NaN: no row."""
+        """RRMSE of every target, over all rows and over those not flagged; NaN: no row."""
         known = np.isfinite(self.residuals)
         kept = known & ~self.rows.flagged[:, None]
         return self._rrmse(known), self._rrmse(kept)
 
     def _rrmse(self, cells: npt.NDArray[np.bool_]) -> Array:
         errors = np.full(cells.shape[1], np.nan)
-        for k, rows in enumerate(cells.T):
+        patterns, which = np.unique(cells, axis=1, return_inverse=True)
+        for pattern, rows in enumerate(patterns.T):
+            block = np.ix_(rows, np.flatnonzero(which.ravel() == pattern))
             if rows.any():
-                errors[k] = rrmse(self.observed[rows, k], self.predicted[rows, k])[0]
+                errors[block[1].ravel()] = rrmse(self.observed[block], self.predicted[block])
         return errors
 
 
@@ -133,23 +146,26 @@ def _row_names(X: Any, given: Sequence[Any] | None, n_rows: int) -> list[str] | 
 def headlines(fit: Fit) -> list[tuple[str, str, str]]:
     """Return the few figures that a reader wants first: what, figure, remark."""
     flagged, n_rows = int(fit.rows.flagged.sum()), len(fit.rows.scores)
-    _, kept = fit.relative_errors()
-    by = "models that did not see the row" if fit.unseen else "the model fitted to them"
+    _, kept = fit.relative_errors
+    by = "models that did not see the row" if fit.unseen else "the model that saw them (optimistic)"
     error = float(np.nanmean(kept)) if np.isfinite(kept).any() else np.nan
-    return [
+    said = [
         ("rows flagged", f"{flagged:,}", f"of {n_rows:,} ({100 * flagged / n_rows:.1f} %)"),
         (
             "error / error of the mean",
             number(error) if np.isfinite(error) else "unknown",
             f"rows not flagged, predicted by {by}; below 1 is better than the mean",
         ),
-        ("distance from the optimum", *_certificate(fit.model)),
-        ("hidden nodes kept", *_nodes(fit.model)),
     ]
+    parts = attribute(fit.model, "members_") or [innermost(fit.model)]
+    if all(hasattr(part, "dual_gap_") for part in parts):
+        said.append(("distance from the optimum", *_certificate(parts)))
+    if all(hasattr(part, "n_active_") for part in parts):
+        said.append(("hidden nodes kept", *_nodes(parts)))
+    return said
 
 
-def _certificate(model: Any) -> tuple[str, str]:
-    parts = attribute(model, "members_") or [innermost(model)]
+def _certificate(parts: Sequence[Any]) -> tuple[str, str]:
     gap = max(float(part.dual_gap_) for part in parts)
     iterations = max(int(part.n_iter_) for part in parts)
     if not any(part.history_ for part in parts):
@@ -162,13 +178,12 @@ def _certificate(model: Any) -> tuple[str, str]:
     return f"≤ {number(gap)}", f"proven, relative{several}; {iterations} iterations, {state}"
 
 
-def _nodes(model: Any) -> tuple[str, str]:
-    members = attribute(model, "members_")
-    if members:
-        kept = [int(member.n_active_) for member in members]
-        return f"{sum(kept):,}", f"in {len(kept)} networks: {', '.join(map(str, kept))}"
-    one = innermost(model)
-    return f"{one.n_active_:,}", f"of {len(one.coef_):,} with a weight"
+def _nodes(parts: Sequence[Any]) -> tuple[str, str]:
+    kept = [int(part.n_active_) for part in parts]
+    links = "; linked inputs included" if any(part.direct_link for part in parts) else ""
+    if len(parts) > 1:
+        return f"{sum(kept):,}", f"in {len(kept)} networks: {', '.join(map(str, kept))}{links}"
+    return f"{kept[0]:,}", f"of {len(parts[0].coef_):,} have a weight{links}"
 
 
 def settings(fit: Fit) -> list[tuple[str, str]]:
@@ -236,9 +251,9 @@ def _short(value: Any) -> str:
 
 def error_table(fit: Fit) -> Table:
     """Return the error of every target, beside that of a predictor of its mean."""
-    every, kept = fit.relative_errors()
+    every, kept = fit.relative_errors
     rows = []
-    for k, name in enumerate(fit.target_names):
+    for k in np.sort(worst_targets(kept, SHOWN_ERRORS)):
         cells = np.isfinite(fit.residuals[:, k]) & ~fit.rows.flagged
         own = mean = None
         if cells.any():
@@ -246,17 +261,23 @@ def error_table(fit: Fit) -> Table:
             own = float(np.sqrt(np.mean(fit.residuals[cells, k] ** 2)))
             mean = float(np.sqrt(np.mean((values - values.mean()) ** 2)))
         figures = [Cell(own, spec="3"), Cell(mean, spec="3"), Cell(_finite(kept[k]))]
-        rows.append([Cell(name), Cell(int(cells.sum())), *figures, Cell(_finite(every[k]))])
+        name = Cell(fit.target_names[k])
+        rows.append([name, Cell(int(cells.sum())), *figures, Cell(_finite(every[k]))])
     seen = "models that did not see the row" if fit.unseen else "the model, which saw these rows"
     footer = []
-    if len(rows) > 1:
+    if len(every) > 1:
         blank = [Cell("")] * 3
         means = [Cell(_finite(_mean(kept))), Cell(_finite(_mean(every)))]
         footer = [[Cell("mean"), *blank, *means]]
+    caption = (
+        f"Root mean square errors of predictions by {seen}. The mean that they are compared with "
+        "is that of the same rows."
+    )
+    if len(rows) < len(every):
+        caption += f" Listed are the {len(rows)} of {len(every):,} targets with the largest ratio."
     return Table(
         "errors",
-        f"Root mean square errors of predictions by {seen}. The mean that they are compared with "
-        "is that of the same rows.",
+        caption,
         ["target", "rows not flagged", "error", "error of the mean", "ratio", "ratio, all rows"],
         rows,
         footer,
@@ -280,7 +301,8 @@ def suspicious_table(fit: Fit) -> Table:
         header += fit.target_names
     else:
         caption += (
-            ". Largest residual, in standard deviations of the target: observed less predicted."
+            ". Worst target: the one whose residual, observed less predicted, is largest beside "
+            "those of other rows."
         )
         header += ["worst target", "its residual"]
     sizes = _relative_sizes(fit) if not columns else residuals
@@ -297,6 +319,11 @@ def suspicious_table(fit: Fit) -> Table:
             cells += [Cell(None), Cell(None)]
         rows.append(cells)
     return Table("suspicious-rows", caption, header, rows)
+
+
+def worst_targets(errors: Array, count: int) -> npt.NDArray[np.intp]:
+    """Return the targets with the largest errors, worst first; NaN is least."""
+    return np.argsort(-np.nan_to_num(errors, nan=-1.0), kind="stable")[:count]
 
 
 def _relative_sizes(fit: Fit) -> Array:

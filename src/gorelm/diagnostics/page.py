@@ -20,6 +20,7 @@ from gorelm.diagnostics.facts import (
     settings,
     suspicious_table,
     version_table,
+    worst_targets,
 )
 from gorelm.diagnostics.fitted import attribute
 from gorelm.diagnostics.growth import GrowthDisplay
@@ -145,8 +146,8 @@ def _outliers(fit: Fit) -> Picture:
 
 def _predictions(fit: Fit) -> Picture:
     count = len(fit.target_names)
-    _, errors = fit.relative_errors()
-    worst = np.sort(np.argsort(-np.nan_to_num(errors, nan=-1.0), kind="stable")[:SHOWN_TARGETS])
+    _, errors = fit.relative_errors
+    worst = np.sort(worst_targets(errors, SHOWN_TARGETS))
     display = PredictedObservedDisplay(
         fit.observed,
         fit.predicted,

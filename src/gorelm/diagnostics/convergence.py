@@ -178,7 +178,7 @@ class ConvergenceDisplay:
                 handles=handles, loc="outside upper left", ncols=min(6, len(handles)), frameon=False
             )
         elif handles:
-            legend_above(gap, handles=handles, ncols=1 + several)
+            legend_above(gap, handles=handles)
         kinds = {residuals: ("primal", "dual"), penalties: ("rho (rows)", "sigma (nodes)")}
         drawn = {residuals: ("primal_residual", "dual_residual"), penalties: ("rho", "sigma")}
         colour = INK if several else SERIES[0]["color"]
@@ -189,7 +189,7 @@ class ConvergenceDisplay:
                 if self.lines_[name]
             ]
             if entries:
-                legend_above(axes, handles=entries, ncols=2)
+                legend_above(axes, handles=entries)
 
 
 def _named_members(members: Sequence[Any]) -> dict[str, Any]:

@@ -93,10 +93,21 @@ def panels(
     return np.asarray(made, dtype=object)
 
 
-def legend_above(ax: Any, *, ncols: int = 3, handles: Sequence[Any] | None = None) -> None:
-    """Put the legend above the axes, where no data are."""
-    more = {} if handles is None else {"handles": handles}
+def legend_above(ax: Any, *, handles: Sequence[Any] | None = None) -> None:
+    """Put the legend above the axes, where no data are, in as many columns as fit."""
+    from matplotlib import rcParams
+    from matplotlib.font_manager import FontProperties
+
+    if handles is None:
+        handles, _ = ax.get_legend_handles_labels()
+    letters = max(len(str(handle.get_label())) for handle in handles)
+    # In units of the letters' size: line, gaps, and letters a little over half as wide as high.
+    column = 2.2 + 0.8 + 1.4 + 0.58 * letters
+    size = FontProperties(size=rcParams["legend.fontsize"]).get_size_in_points()
+    across = ax.get_window_extent().width / ax.figure.dpi * 72.0 / size
+    ncols = int(np.clip(across // column, 1, len(handles)))
     ax.legend(
+        handles=handles,
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
         ncols=ncols,
@@ -104,7 +115,6 @@ def legend_above(ax: Any, *, ncols: int = 3, handles: Sequence[Any] | None = Non
         borderaxespad=0.2,
         handlelength=2.2,
         columnspacing=1.4,
-        **more,
     )
 
 
@@ -169,7 +179,7 @@ def powers(value: float, base: int = 10) -> str:
 
 def opacity(count: int) -> float:
     """Return how opaque many points should be, so that dense regions look denser."""
-    return float(np.clip(4e3 / max(count, 1), 0.05, 0.6))
+    return float(np.clip(4e3 / max(count, 1), 0.12, 0.6))
 
 
 def number(value: float) -> str:

@@ -115,32 +115,31 @@ class PathDisplay:
         self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure
         self.lines_, self.node_lines_, self.bands_ = {}, {}, {}
         errors, deviations, label = self._errors()
-        place, zero = _with_zero(values)
         for ratio, style in zip(np.unique(ratios[shown]), cycle(SERIES), strict=False):
             (rows,) = np.nonzero(shown & (ratios == ratio) & np.isfinite(errors))
             rows = rows[np.argsort(values[rows])]
             line = {**style, "markersize": 3.5, "linewidth": 1.4}
             (self.lines_[float(ratio)],) = self.ax_.plot(
-                place[rows], errors[rows], label=f"l1_ratio = {ratio:g}", **line
+                values[rows], errors[rows], label=f"l1_ratio = {ratio:g}", **line
             )
             low, high = errors[rows] - deviations[rows], errors[rows] + deviations[rows]
             self.bands_[float(ratio)] = self.ax_.fill_between(
-                place[rows], low, high, color=style["color"], alpha=0.15, linewidth=0
+                values[rows], low, high, color=style["color"], alpha=0.15, linewidth=0
             )
             if nodes is not None:
                 (self.node_lines_[float(ratio)],) = self.axes_[1].plot(
-                    place[rows], nodes[rows], **line
+                    values[rows], nodes[rows], **line
                 )
         best = self.best_index
         mark = {"marker": "o", "markersize": 11, "fillstyle": "none", "linestyle": "none"}
         mark |= {"color": INK, "markeredgewidth": 1.5, "zorder": 5}
         chosen = f"chosen: {self.penalty} = {number(values[best])}"
-        (self.chosen_,) = self.ax_.plot([place[best]], [errors[best]], label=chosen, **mark)
+        (self.chosen_,) = self.ax_.plot([values[best]], [errors[best]], label=chosen, **mark)
         if nodes is not None:
-            self.axes_[1].plot([place[best]], [nodes[best]], **mark)
+            self.axes_[1].plot([values[best]], [nodes[best]], **mark)
             self.axes_[1].set_ylabel("nodes kept\n(mean over the folds)")
             self.axes_[1].set_ylim(bottom=0, top=1.1 * max(float(np.max(nodes[shown])), 1.0))
-        self._finish_axes(errors[shown], label, zero)
+        self._finish_axes(errors[shown], label)
         return self
 
     def _grid(self) -> tuple[Array, Array, Any]:
@@ -172,7 +171,7 @@ class PathDisplay:
             return -means, deviations, f"{name[4:].replace('_', ' ')}\nof rows not seen"
         return means, deviations, f"{name.replace('_', ' ')} of rows not seen\n(larger is better)"
 
-    def _finish_axes(self, errors: Array, label: str, zero: float | None) -> None:
+    def _finish_axes(self, errors: Array, label: str) -> None:
         self.ax_.set_ylabel(label)
         finite = errors[np.isfinite(errors)]
         if finite.min() > 0 and spans_decades(finite, factor=15.0):
@@ -180,17 +179,6 @@ class PathDisplay:
             log_axis(self.ax_.yaxis)
         for axes in self.axes_:
             log_axis(axes.xaxis, base=2)
-            if zero is not None:
-                axes.axvline(zero, color=INK, linewidth=0.8, linestyle=":")
-                axes.annotate(
-                    f"{self.penalty} = 0",
-                    (zero, 1.0),
-                    xycoords=("data", "axes fraction"),
-                    xytext=(3, -3),
-                    textcoords="offset points",
-                    va="top",
-                    fontsize="small",
-                )
         meaning = {"lam": "larger: smoother", "C": "weight of the errors; smaller: smoother"}
         self.axes_[-1].set_xlabel(f"{self.penalty} ({meaning[self.penalty]})")
         legend_above(self.ax_)
@@ -211,11 +199,3 @@ def _penalty(cv_results: Mapping[str, Any]) -> str:
         if f"param_{name}" in cv_results and "split0_test_score" in cv_results:
             return name
     return ""
-
-
-def _with_zero(values: Array) -> tuple[Array, float | None]:
-    """Give 0, which a logarithmic axis has no place for, one left of all others."""
-    if (values > 0).all():
-        return values, None
-    zero = float(values[values > 0].min(initial=1.0) / 4.0)
-    return np.where(values > 0, values, zero), zero

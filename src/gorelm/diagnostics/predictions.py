@@ -198,9 +198,9 @@ class PredictedObservedDisplay:
             shade = {"alpha": opacity(int(rows.sum())) if many else 0.75, "rasterized": as_image}
             return axes.scatter(*at, **{**shade, **style})
 
-        axes.axline((low, low), slope=1, color=INK, linewidth=1.0, zorder=1)
+        axes.axline((low, low), slope=1, color=INK, linewidth=1.0, zorder=4)
         self.points_.append(
-            scatter(known & ~beyond & ~self.flagged, s=size[0], c=BLUE, linewidths=0)
+            scatter(known & ~beyond & ~self.flagged, s=size[0], c=BLUE, linewidths=0, zorder=2)
         )
         mark = {"marker": "^", "zorder": 1.5 if many else 3}  # a mist of flags would hide the rows
         self.flagged_points_.append(

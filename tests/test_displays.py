@@ -209,7 +209,7 @@ def test_predictions_are_drawn(fitted):
 
 
 def test_out_of_fold_predictions_come_first(fitted):
-    model = copy.copy(fitted["robust"])
+    model = copy.copy(fitted["training"])
     model.out_of_fold_ = T + 1000.0
     display = PredictedObservedDisplay.from_estimator(model, X, T)
     np.testing.assert_array_equal(display.predicted, model.out_of_fold_)

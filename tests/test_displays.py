@@ -35,7 +35,7 @@ from gorelm.diagnostics import (  # noqa: E402
     PredictedObservedDisplay,
     outlier_threshold,
 )
-from gorelm.diagnostics.drawing import number, powers  # noqa: E402
+from gorelm.diagnostics.drawing import number, powers, shortened  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -354,6 +354,18 @@ def test_path_of_other_searches(fitted):
         display.lines_[0.0].get_ydata(), -named.cv_results_["mean_test_score"]
     )
 
+    piped = GridSearchCV(
+        make_pipeline(StandardScaler(), GORELMRegressor(**ELM)),
+        [
+            {"gorelmregressor__lam": [0.1, 1.0], "gorelmregressor__l1_ratio": [0.0, 0.5]},
+            {"gorelmregressor__delta": [0.1]},
+        ],
+        cv=2,
+    )
+    display = PathDisplay.from_estimator(piped.fit(X, T))
+    assert list(display.lines_) == [0.0, 0.5]
+    np.testing.assert_array_equal(display.lines_[0.5].get_xdata(), [0.1, 1.0])
+
     layers = GRELMRegressorCV(
         [0.1, 1.0], n_hidden=[10, 25], l1_ratios=[0.5], cv=2, random_state=0
     ).fit(X, T)
@@ -488,3 +500,14 @@ def test_numbers_in_print(value, text):
 def test_powers_in_print():
     assert [powers(2.0**k, 2) for k in (-13, 0, 5)] == ["2⁻¹³", "2⁰", "2⁵"]
     assert [powers(v) for v in (1e-7, 10.0, 0.0, 3.0)] == ["10⁻⁷", "10¹", "0", "3"]
+
+
+def test_long_names_are_shortened():
+    assert shortened("a" * 26) == "a" * 26
+    name = shortened("beginning" + "x" * 100 + "end")
+    assert len(name) == 26
+    assert name.startswith("beginning")
+    assert name.endswith("end")
+    display = PredictedObservedDisplay.from_predictions(T, T, target_names=["n" * 300] * 3)
+    display.figure_.draw_without_rendering()  # room is left for the points
+    assert display.ax_.get_window_extent().width > 100

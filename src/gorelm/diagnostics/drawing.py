@@ -24,6 +24,7 @@ __all__ = [
     "opacity",
     "panels",
     "powers",
+    "shortened",
     "spans_decades",
 ]
 
@@ -100,6 +101,8 @@ def legend_above(ax: Any, *, handles: Sequence[Any] | None = None) -> None:
 
     if handles is None:
         handles, _ = ax.get_legend_handles_labels()
+    if not handles:
+        return
     letters = max(len(str(handle.get_label())) for handle in handles)
     # In units of the letters' size: line, gaps, and letters a little over half as wide as high.
     column = 2.2 + 0.8 + 1.4 + 0.58 * letters
@@ -175,6 +178,13 @@ def powers(value: float, base: int = 10) -> str:
     if not math.isfinite(exponent) or abs(exponent - round(exponent)) > 1e-6:
         return number(value)
     return f"{base}{str(round(exponent)).translate(_SUPERSCRIPTS)}"
+
+
+def shortened(name: str, letters: int = 26) -> str:
+    """Return a name that leaves room for the drawing: its beginning and its end."""
+    if len(name) <= letters:
+        return name
+    return f"{name[: letters // 2]}…{name[len(name) - letters // 2 + 1 :]}"
 
 
 def opacity(count: int) -> float:

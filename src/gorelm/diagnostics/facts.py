@@ -235,8 +235,9 @@ def _chosen(model: Any) -> list[str]:
     if search is not None:
         for key, column in search.cv_results_.items():
             name = key.removeprefix("param_")
-            if key.startswith("param_") and name not in values and len(set(column)) > 1:
-                said.append(f"{name} = {_short(column[search.best_index_])}")
+            if key.startswith("param_") and values.get(name) is None and len(column) > 1:
+                tried = {_short(value) for value in column}
+                said += [f"{name} = {_short(column[search.best_index_])}"] * (len(tried) > 1)
     for member in attribute(model, "members_") or []:
         layer = "linear" if member.n_hidden == 0 else f"{member.n_hidden} {member.activation}"
         link = " + linear" if member.direct_link and member.n_hidden else ""
@@ -245,7 +246,8 @@ def _chosen(model: Any) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(getattr(value, "item", lambda: value)())
+    plain = value.item() if isinstance(value, np.generic) else value
+    text = plain if isinstance(plain, str) else " ".join(repr(plain).split())
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -18,6 +18,7 @@ from gorelm.diagnostics.drawing import (
     number,
     opacity,
     panels,
+    shortened,
     spans_decades,
 )
 from gorelm.diagnostics.fitted import row_scores
@@ -149,7 +150,9 @@ class OutlierDisplay:
             )
         largest = np.argsort(-np.where(judged, self.scores, -np.inf), kind="stable")
         largest = largest[: min(n_labels, int(judged.sum()))]
-        names = [str(i if self.row_names is None else self.row_names[i]) for i in largest]
+        names = [
+            str(i) if self.row_names is None else shortened(str(self.row_names[i])) for i in largest
+        ]
         (drawn,) = np.nonzero(judged)
         others = None if many else np.c_[drawn, self.scores[drawn]]
         self.labels_ = PointLabels(ax, np.c_[largest, self.scores[largest]], names, others)
@@ -186,7 +189,7 @@ class OutlierDisplay:
             ax.set_ylim(bottom=0.0)
         ax.set_xlabel("training row" + ("" if judged.all() else f" ({(~judged).sum()} not judged)"))
         judges = "models that did not see the row" if self.unseen else "the model fitted to them"
-        ax.set_ylabel(f"outlier score, in targets' spreads\n(by {judges})")
+        ax.set_ylabel(f"outlier score (of scaled targets),\nby {judges}")
         legend_above(ax)
         for handle in ax.get_legend().legend_handles[:2]:
             handle.set_alpha(1.0)

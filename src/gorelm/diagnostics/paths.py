@@ -70,8 +70,9 @@ class PathDisplay:
         self, cv_results: Mapping[str, Any], best_index: int, *, scoring: Any = None
     ) -> None:
         self.cv_results, self.best_index, self.scoring = cv_results, best_index, scoring
-        self.penalty = _penalty(cv_results)
-        if not self.penalty:
+        self._key = _penalty(cv_results)
+        self.penalty = self._key.removeprefix("param_").split("__")[-1]
+        if not self._key:
             raise ValueError(
                 "there is no path to show: the search must have tried several lam or C, and kept "
                 "the scores of its folds"
@@ -145,16 +146,14 @@ class PathDisplay:
     def _grid(self) -> tuple[Array, Array, Any]:
         """Return penalties, l1_ratios and which candidates are like the chosen one otherwise."""
         table, best = self.cv_results, self.best_index
-        values = np.asarray(table[f"param_{self.penalty}"], dtype=float)
-        ratios = np.asarray(table.get("param_l1_ratio", np.zeros(len(values))), dtype=float)
-        shown = np.ones(len(values), dtype=bool)
+        ratio_key = self._key.removesuffix(self.penalty) + "l1_ratio"
+        values = _floats(table[self._key])
+        ratios = _floats(table.get(ratio_key, np.zeros(len(values))))
+        shown = np.isfinite(values)
         for name, column in table.items():
-            if name.startswith("param_") and name not in (
-                f"param_{self.penalty}",
-                "param_l1_ratio",
-            ):
-                shown &= np.asarray([value == column[best] for value in column])
-        return values, ratios, shown
+            if name.startswith("param_") and name not in (self._key, ratio_key):
+                shown &= np.array([repr(value) == repr(column[best]) for value in column])
+        return values, np.nan_to_num(ratios), shown
 
     def _errors(self) -> tuple[Array, Array, str]:
         from gorelm.selection import ROBUST_SCORES
@@ -194,8 +193,17 @@ def searching(estimator: Any) -> Any:
 
 
 def _penalty(cv_results: Mapping[str, Any]) -> str:
-    """Return the name of the penalty whose path was searched, empty if there is none."""
-    for name in ("lam", "C"):
-        if f"param_{name}" in cv_results and "split0_test_score" in cv_results:
-            return name
+    """Return the column of the penalty whose path was searched, empty if there is none."""
+    if "split0_test_score" in cv_results:
+        for name in ("lam", "C"):
+            for key in cv_results:
+                if key == f"param_{name}" or (
+                    key.startswith("param_") and key.endswith(f"__{name}")
+                ):
+                    return key
     return ""
+
+
+def _floats(column: Any) -> Array:
+    """Return numbers; NaN where a candidate of scikit-learn's has no such parameter."""
+    return np.ma.filled(np.ma.asarray(column).astype(float), np.nan)

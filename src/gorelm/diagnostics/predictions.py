@@ -9,7 +9,16 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm.diagnostics.drawing import BLUE, INK, MANY_POINTS, VERMILLION, fills, opacity, panels
+from gorelm.diagnostics.drawing import (
+    BLUE,
+    INK,
+    MANY_POINTS,
+    VERMILLION,
+    fills,
+    opacity,
+    panels,
+    shortened,
+)
 from gorelm.diagnostics.fitted import attribute, out_of_fold, row_scores
 from gorelm.diagnostics.targets import as_table, names_of_targets
 from gorelm.prox import Array
@@ -170,7 +179,8 @@ class PredictedObservedDisplay:
         self.beyond_points_: list[Any] = []
         for axes, k in zip(self.axes_, columns, strict=True):
             self._panel(axes, self.observed[:, k], self.predicted[:, k])
-            axes.set_title(self.target_names[k], fontsize="medium", loc="left", parse_math=False)
+            name = shortened(self.target_names[k])
+            axes.set_title(name, fontsize="medium", loc="left", parse_math=False)
         predicted = {None: "predicted", True: "predicted (rows not seen)"}.get(
             self.unseen, "predicted (rows seen)"
         )

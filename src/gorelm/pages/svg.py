@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from typing import Any
 
 __all__ = ["STYLE", "figure_to_svg", "new_figure", "style"]
@@ -65,7 +66,10 @@ def figure_to_svg(figure: Any, *, prefix: str, title: str, dpi: float = 100.0) -
     """
     out = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(out, format="svg", transparent=True, metadata=nothing, dpi=dpi)
+    with warnings.catch_warnings():
+        # The reader's browser has the letters that matplotlib's own font lacks.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(out, format="svg", transparent=True, metadata=nothing, dpi=dpi)
     text = out.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<!--.*?-->|<style.*?</style>|<metadata>.*?</metadata>", "", text, flags=re.S)

@@ -86,11 +86,13 @@ def panels(
             "plt.subplots made, or none"
         )
     given[0].set_axis_off()
-    cells = place.subgridspec(down, across)
+    figure = given[0].get_figure()
+    room = {} if figure.get_layout_engine() is not None else {"wspace": 0.7, "hspace": 0.6}
+    cells = place.subgridspec(down, across, **room)
     made: list[Any] = []
     for k in range(count):
         shared = made[0] if sharex and made else None
-        made.append(given[0].figure.add_subplot(cells[divmod(k, across)], sharex=shared))
+        made.append(figure.add_subplot(cells[divmod(k, across)], sharex=shared))
     return np.asarray(made, dtype=object)
 
 

@@ -131,8 +131,6 @@ class OutlierDisplay:
     def plot(self, *, ax: Any = None, n_labels: int = 10) -> OutlierDisplay:
         """Plot; see :meth:`from_estimator`."""
         (ax,) = panels(ax, 1, across=1, size=(8.0, 4.0))
-        from gorelm.diagnostics.labels import PointLabels  # it imports matplotlib
-
         self.ax_, self.figure_ = ax, ax.figure
         judged = np.isfinite(self.scores)
         flagged = judged & self.flagged
@@ -148,14 +146,7 @@ class OutlierDisplay:
                 linestyle="--",
                 label=f"threshold {number(self.threshold)}",
             )
-        largest = np.argsort(-np.where(judged, self.scores, -np.inf), kind="stable")
-        largest = largest[: min(n_labels, int(judged.sum()))]
-        names = [
-            str(i) if self.row_names is None else shortened(str(self.row_names[i])) for i in largest
-        ]
-        (drawn,) = np.nonzero(judged)
-        others = None if many else np.c_[drawn, self.scores[drawn]]
-        self.labels_ = PointLabels(ax, np.c_[largest, self.scores[largest]], names, others)
+        self._label_largest(judged, n_labels)
         self._finish_axes(judged)
         return self
 
@@ -176,6 +167,23 @@ class OutlierDisplay:
             **see_through,
         )
         return points
+
+    def _label_largest(self, judged: Mask, n_labels: int) -> None:
+        from gorelm.diagnostics.labels import PointLabels  # it imports matplotlib
+
+        scores, count = self.scores, min(n_labels, int(judged.sum()))
+        largest = np.argsort(-np.where(judged, scores, -np.inf), kind="stable")[:count]
+        names = [str(i) for i in largest]
+        if self.row_names is not None:
+            names = [shortened(str(self.row_names[i])) for i in largest]
+        in_the_way = [np.zeros((0, 2))]
+        if len(scores) <= MANY_POINTS:
+            in_the_way.append(np.c_[np.flatnonzero(judged), scores[judged]])
+        if self.threshold_line_ is not None:
+            along = np.linspace(0, len(scores), 300)
+            in_the_way.append(np.c_[along, np.full_like(along, self.threshold)])
+        points = np.c_[largest, scores[largest]]
+        self.labels_ = PointLabels(self.ax_, points, names, np.concatenate(in_the_way))
 
     def _finish_axes(self, judged: Mask) -> None:
         ax, scores = self.ax_, self.scores[judged]

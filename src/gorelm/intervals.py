@@ -22,7 +22,7 @@ from gorelm.diagnostics import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor
 from gorelm.estimators.base import all_or_nothing, parameters
 from gorelm.estimators.design import Mask, validate_targets
-from gorelm.estimators.robust import OUTER_FENCE, log_sizes
+from gorelm.estimators.robust import log_sizes
 from gorelm.prox import Array
 
 __all__ = ["ConformalRegressor"]
@@ -32,6 +32,9 @@ __all__ = ["ConformalRegressor"]
 # rows left out are coverage lost.
 CLEAR_GROUPS = 0.8
 FEWEST_TO_JUDGE = 20
+# Of the upper group, rows within this fence of the lower one stay. Within Tukey's 1.5 too many clean
+# rows go where errors have heavy tails, within his 3 too many outliers stay.
+WHISKER = 2.0
 SCALING_SHARE = 0.25  # of the held-out rows, to learn the targets' scales of a joint region
 NORMS = {True: 2.0, "ball": 2.0, "box": np.inf}
 
@@ -109,14 +112,15 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     the rows that it speaks of, and the intervals are as wide as the corruption. They still hold for
     clean rows, as larger scores only widen them.
 
-    Cleaning is for intervals that are meant for clean rows. It leaves rows out if their errors
-    (mean over the targets of log(1 + \|residual\|), in units of each target's median) fall into two
-    groups that explain 0.8 of their variance, and of these only rows beyond Tukey's outer fence of
-    the lower group. Corrupt rows that it misses keep the intervals wider than they need be. Clean
-    rows that it takes cost coverage: a share d of them lowers that of clean rows to about
-    :math:`(1 - \alpha)(1 - d)` at worst. So the guarantee is approximate, and what breaks it are
-    rows that are right but much harder to predict than all others: use ``clean=False`` where there
-    are such rows. Fewer than 20 rows are never cleaned.
+    Cleaning is for intervals that are meant for clean rows. It looks at the size of each row's
+    errors, the mean over the targets of log(1 + \|residual\|) in units of the target's median. If
+    these fall into two groups that explain 0.8 of their variance, it leaves out the upper one, but
+    for rows within a fence of the lower (Tukey's, two interquartile ranges out). Corrupt rows that
+    it misses keep the intervals wider than they need be. Clean rows that it takes cost coverage: a
+    share d of them lowers that of clean rows to about :math:`(1 - \alpha)(1 - d)` at worst. So the
+    guarantee is approximate, and what breaks it are rows that are right but much harder to predict
+    than all others: use ``clean=False`` where there are such rows. Fewer than 20 rows are never
+    cleaned.
 
     Unknown targets (NaN, for estimators with ``missing_targets="ignore"``) are left out cell by
     cell; the guarantee then speaks of rows whose cell is known.
@@ -392,7 +396,7 @@ def _corrupt_rows(residuals: Array) -> Mask:
     threshold, explained = split_in_two(sizes[known])
     if explained < CLEAR_GROUPS:
         return none
-    fence = outlier_threshold(sizes[known & (sizes <= threshold)], whisker=OUTER_FENCE)
+    fence = outlier_threshold(sizes[known & (sizes <= threshold)], whisker=WHISKER)
     return np.asarray(known & (sizes > max(fence, threshold)))
 
 

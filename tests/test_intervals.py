@@ -251,7 +251,7 @@ def test_cleaning_with_planted_outliers(joint, ratio):
         train, test = slice(0, 600), slice(600, None)
         widths = {}
         for clean in (True, False):
-            base = GORELMRegressor(lam=0.1, n_hidden=60)
+            base = GORELMRegressor(lam=0.1, n_hidden=100)
             model = ConformalRegressor(base, joint=joint, clean=clean, random_state=seed)
             model.fit(data.X[train], data.T[train])
             widths[clean] = half_widths_at(model, data.X[:1])

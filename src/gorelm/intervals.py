@@ -32,8 +32,8 @@ __all__ = ["ConformalRegressor"]
 # rows left out are coverage lost.
 CLEAR_GROUPS = 0.8
 FEWEST_TO_JUDGE = 20
-# Of the upper group, rows within this fence of the lower one stay. Within Tukey's 1.5 too many clean
-# rows go where errors have heavy tails, within his 3 too many outliers stay.
+# Of the upper group, rows within this fence of the lower one stay. With Tukey's 1.5 too many clean
+# rows go where errors have heavy tails, with his 3 too many outliers stay.
 WHISKER = 2.0
 SCALING_SHARE = 0.25  # of the held-out rows, to learn the targets' scales of a joint region
 NORMS = {True: 2.0, "ball": 2.0, "box": np.inf}

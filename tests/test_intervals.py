@@ -458,6 +458,18 @@ def test_large_targets():
     np.testing.assert_allclose(model.fit(X, T * 1e15).predict_interval(X), usual * 1e15)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("joint", JOINT)
+def test_outliers_of_any_size(joint):
+    table = np.random.RandomState(0).normal(size=(100, 3)) * 1e-10
+    usual = calibrated(table[15:], clean=False, joint=joint)
+    table[:15] = 1e300
+    plain, cleaned = (calibrated(table, joint=joint, clean=clean) for clean in (False, True))
+    assert np.isfinite(half_widths(plain)).all()
+    assert cleaned.calibration_flagged_.sum() == 15
+    assert np.all(half_widths(cleaned) < 3 * half_widths(usual))
+
+
 def test_targets_without_error():
     X, T = make_data()
     T[:, 1] = 0.1
@@ -540,6 +552,8 @@ def test_bad_data():
         model.covers(X, unknown)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         model.covers(X, T[:-1])
+    with pytest.raises(ValueError, match=r"predicts 3 target\(s\), y has 1"):
+        model.covers(X, T[:, 0])
     for level in (0.0, 1.0, 1.5, np.nan, "high"):
         with pytest.raises(ValueError, match="confidence_level must be between 0 and 1"):
             model.predict_interval(X, level)

@@ -36,6 +36,7 @@ FEWEST_TO_JUDGE = 20
 # rows go where errors have heavy tails, with his 3 too many outliers stay.
 WHISKER = 2.0
 SCALING_SHARE = 0.25  # of the held-out rows, to learn the targets' scales of a joint region
+LARGEST = 1e150  # in units; squares overflow beyond
 NORMS = {True: 2.0, "ball": 2.0, "box": np.inf}
 
 Indices = npt.NDArray[np.intp]
@@ -110,7 +111,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     With ``clean=False`` and ``joint=False`` (or ``joint`` with complete rows) the guarantee is
     exact for new rows *like those given*: if a fifth of these are corrupt, then so are a fifth of
     the rows that it speaks of, and the intervals are as wide as the corruption. They still hold for
-    clean rows, as larger scores only widen them.
+    clean rows if corrupt rows have the larger errors, as these only widen them.
 
     Cleaning is for intervals that are meant for clean rows. It looks at the size of each row's
     errors, the mean over the targets of log(1 + \|residual\|) in units of the target's median. If
@@ -129,14 +130,17 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     --------
     >>> from gorelm import ConformalRegressor, GORELMRegressor
     >>> from gorelm.datasets import make_multitarget
-    >>> data = make_multitarget(800, outlier_ratio=0.3, random_state=0)
+    >>> data = make_multitarget(800, outlier_ratio=0.3, random_state=2)
     >>> train, test = slice(0, 400), slice(400, None)
-    >>> model = ConformalRegressor(GORELMRegressor(n_hidden=100), random_state=0)
-    >>> low, high = model.fit(data.X[train], data.T[train]).predict_interval(data.X[test]).T
-    >>> low.shape  # targets x rows
-    (3, 400)
-    >>> covered = (low.T <= data.T[test]) & (data.T[test] <= high.T)
-    >>> bool(covered[~data.planted[test]].mean() > 0.87)  # of the rows that are not outliers
+    >>> model = ConformalRegressor(GORELMRegressor(lam=0.1, n_hidden=100), random_state=0)
+    >>> intervals = model.fit(data.X[train], data.T[train]).predict_interval(data.X[test])
+    >>> intervals.shape  # rows, targets, lower and upper end
+    (400, 3, 2)
+    >>> left_out = model.calibration_rows_[model.calibration_flagged_]
+    >>> bool(data.planted[left_out].mean() > 0.9)  # of these rows, so many are outliers
+    True
+    >>> covered = model.covers(data.X[test], data.T[test])
+    >>> bool(covered[~data.planted[test]].mean() > 0.85)  # of the rows that are not
     True
     """
 
@@ -266,8 +270,8 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         """Return what is compared: a column for each target, or the rows' norms; NaN: unknown."""
         if self._norm is None:
             return np.abs(residuals)
-        norms = np.linalg.norm(residuals / self.scale_, ord=self._norm, axis=1, keepdims=True)
-        return np.asarray(norms)
+        scaled = _in_units(residuals, self.scale_)
+        return np.asarray(np.linalg.norm(scaled, ord=self._norm, axis=1, keepdims=True))
 
     # -- using it --------------------------------------------------------------------------------
 
@@ -333,7 +337,8 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         radii = self._radii(confidence_level)
         T = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
         X, T = indexable(X, T)
-        residuals = T.reshape(len(T), -1) - self._predictions(X, len(self.scale_))
+        rows = T.reshape(len(T), -1)
+        residuals = rows - self._predictions(X, rows.shape[1])
         covered = self._scores(residuals) <= radii
         return np.asarray(covered[:, 0] if self._norm is not None or T.ndim == 1 else covered)
 
@@ -388,7 +393,7 @@ def _corrupt_rows(residuals: Array) -> Mask:
     """Return the rows whose errors are a group of their own, far above the others."""
     units = _of_known(np.median, np.abs(residuals))
     # Where most residuals are 0 there is no unit to judge the others by.
-    sizes = log_sizes(residuals[:, units > 0] / units[units > 0])
+    sizes = log_sizes(_in_units(residuals[:, units > 0], units[units > 0]))
     known = ~np.isnan(residuals[:, units > 0]).all(axis=1)
     none: Mask = np.zeros(len(residuals), dtype=bool)
     if known.sum() < FEWEST_TO_JUDGE:
@@ -406,6 +411,11 @@ def _units(residuals: Array) -> Array:
     medians, means = _of_known(np.median, sizes), _of_known(np.mean, sizes)
     units = np.where(medians > 0, medians, means)
     return np.where(units > 0, units, 1.0)
+
+
+def _in_units(residuals: Array, units: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.clip(residuals / units, -LARGEST, LARGEST)
 
 
 def _of_known(statistic: Callable[[Array], Any], columns: Array) -> Array:

@@ -561,8 +561,10 @@ def test_bad_data():
 
 def test_failed_fit_leaves_the_model_as_it_was():
     X, T = make_data()
-    model = ConformalRegressor(Ridge(), random_state=0)
+    model = ConformalRegressor(Echo(3), random_state=0)
     before = model.fit(X, T).predict_interval(X)
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(np.full_like(X, np.nan), T)
+    fitted = model.estimator_
+    with pytest.raises(ValueError, match="predicts NaN"):  # after the fit, in the calibration
+        model.set_params(joint=True).fit(np.full_like(X, np.nan), T)
+    assert model.estimator_ is fitted
     np.testing.assert_array_equal(model.predict_interval(X), before)

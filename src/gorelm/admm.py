@@ -149,6 +149,10 @@ class _Run:
         self.rows, self.factor, self.settings, self.direct = rows, factor, settings, direct
         self.callback = callback
         self.HtT = rows.HtT[:, None]
+        (self._HtT,) = rows.put([self.HtT])
+        self._problem: Any = None  # where the rows are, and
+        self._problem_here: Any = None  # the same here
+        self.large = rows.shape[0] * rows.shape[1] >= LARGE
         self.sum_again = False  # whether H'U is summed over the rows at every check
 
     def solve(
@@ -181,13 +185,17 @@ class _Run:
         if moves is not None or (self.direct and start is not None):
             self._check(state, moves, 0, solution)
         next_adaptation = FIRST_ADAPTATION
+        self._put(state)
+        step = self.rows.accelerate(self._step)
         for iteration in range(1, settings.max_iter + 1):
             if not len(state.index):
                 break
             check = iteration == settings.max_iter or self._is_check(iteration)
             by_residuals = settings.stop == "residuals"
-            GB = self._update_weights(state)
-            moves = self._update_rows(state, GB, measure=check or by_residuals)
+            moves = step(state, measure=check or by_residuals)
+            if not (check or by_residuals):
+                continue
+            move_back = self._get(state, moves)
             done = None
             if by_residuals:
                 done = residuals_small(state, moves, self.rows, settings.eps_abs, settings.eps_rel)
@@ -196,9 +204,26 @@ class _Run:
                 if adapt:  # ever more rarely: ADMM converges once its penalties stand still
                     next_adaptation = 2 * iteration
                 self._check(state, moves, iteration, solution, done, adapt=adapt)
+            if not move_back():
+                self._put(state)
         if keep_live and moves is not None:
             solution.live = Live(state, moves, self.rows.E, self.rows.U)
         return solution
+
+    def _put(self, s: Iterate) -> None:
+        """Bring the iterate to where the rows are; the shift of its systems is known here too."""
+        s.shift = (s.problem.l2 if s.sigma is None else s.problem.l2 + s.sigma) / s.rho
+        self.shift = s.shift
+        self.factor.prepare(self.shift)
+        if self._problem_here is not s.problem:
+            self._problem_here, self._problem = s.problem, s.problem.moved(self.rows.put)
+        s.move(self.rows.put)
+
+    def _get(self, s: Iterate, moves: Moves | None) -> Callable[[], bool]:
+        """Bring the iterate, and what was measured, here."""
+        if moves is not None:
+            moves.move(self.rows.get)
+        return s.move(self.rows.get)
 
     # -- the three steps -------------------------------------------------------------------------
 
@@ -229,6 +254,7 @@ class _Run:
             HtU=zeros,
             HtE_change=zeros,
             rho=rho,
+            shift=rho,
             sigma=sigma,
             B=zeros,
             Z=zeros,
@@ -299,35 +325,38 @@ class _Run:
         usable = (typical > 0) & (problem.l1 > 0)
         return np.where(usable, SIGMA_START * problem.l1 / np.where(usable, typical, 1.0), rho)
 
+    def _step(self, s: Iterate, *, measure: bool = False) -> Moves | None:
+        GB = self._update_weights(s)
+        return self._update_rows(s, GB, measure=measure)
+
     def _update_weights(self, s: Iterate) -> Array:
         """Update B, Z and V; returns (H'H)B, which solving for B has given away."""
-        right = self.HtT + s.HtD
-        if s.sigma is None:
-            shift = s.problem.l2 / s.rho
-            s.B = self.factor.solve(shift, right)
-            return np.asarray(right - shift[:, None] * s.B)
-        right = right + (s.sigma / s.rho)[:, None] * (s.Z - s.V)
-        shift = (s.problem.l2 + s.sigma) / s.rho
-        s.B = self.factor.solve(shift, right)
-        relax = self.settings.relax
-        target = relax * s.B + (1.0 - relax) * s.Z + s.V
-        Z = s.problem.penalty_prox(target, s.sigma)
-        s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
-        return np.asarray(right - shift[:, None] * s.B)
+        right = self._HtT + s.HtD
+        if s.sigma is not None:
+            right = right + (s.sigma / s.rho)[:, None] * (s.Z - s.V)
+        s.B = self.factor.solve(self.shift, right)
+        if s.sigma is not None:
+            relax = self.settings.relax
+            target = relax * s.B + (1.0 - relax) * s.Z + s.V
+            Z = self._problem.penalty_prox(target, s.sigma)
+            s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
+        GB: Array = right - s.shift[:, None] * s.B
+        return GB
 
     def _update_rows(self, s: Iterate, GB: Array, *, measure: bool) -> Moves | None:
         if self.direct:
             return None
         relax = self.settings.relax
-        HtD, moves = self.rows.step(s.B, s.problem, s.rho, relax, cap=s.cap, measure=measure)
+        HtD, moves = self.rows.step(s.B, self._problem, s.rho, relax, cap=s.cap, measure=measure)
         # The rows set E + U = relax (HB - T) + (1 - relax) E_old + U_old. With that sum and the
         # difference H'(E - U), H'E and H'U are known without another product with H; an error in
         # one of them is multiplied by 1 - relax / 2 in every step.
         HtE = s.HtD + s.HtU
-        HtU = 0.5 * (relax * (GB - self.HtT) + (1.0 - relax) * HtE + s.HtU - HtD)
-        s.HtE_change = HtD + HtU - HtE
+        HtU = 0.5 * (relax * (GB - self._HtT) + (1.0 - relax) * HtE + s.HtU - HtD)
+        if self.settings.stop == "residuals":
+            s.HtE_change = HtD + HtU - HtE
         s.HtD, s.HtU = HtD, HtU
-        if moves is None and self.rows.H.size >= LARGE and not self.sum_again:
+        if moves is None and self.large and self.rows.bounds_are_cheap and not self.sum_again:
             improve_bound(s, *self.rows.inner())
         return moves
 
@@ -335,7 +364,7 @@ class _Run:
 
     def _is_check(self, iteration: int) -> bool:
         """Check often while most fits end, the more so the less a check is beside an iteration."""
-        often = 2 if self.rows.H.size >= LARGE else 3
+        often = self.rows.check_every or (2 if self.large else 3)
         return iteration % (often if iteration <= 30 else 10) == 0
 
     def _check(

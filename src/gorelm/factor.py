@@ -26,6 +26,7 @@ __all__ = [
     "EighFactor",
     "ExplicitInverse",
     "Factor",
+    "GramSum",
     "WideFactor",
     "gram",
     "gram_rows",
@@ -41,6 +42,10 @@ _SMALL_SHIFT = 5e-9
 
 class Factor(Protocol):
     """Anything that solves (G + s_p I) X_p = R_p for each problem p of a batch."""
+
+    def prepare(self, shifts: Array) -> None:
+        """Make ready for solving with shifts (P,), where that is worth doing ahead."""
+        ...
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for shifts (P,) and right-hand sides (L, P, m); returns (L, P, m)."""
@@ -66,11 +71,29 @@ def gram(H: Array) -> Array:
     """
     if H.dtype == np.float64 and H.flags.c_contiguous and H.size:
         return np.asarray(blas.dsyrk(1.0, H.T, lower=1))
-    G = np.zeros((H.shape[1], H.shape[1]), order="F")
+    total = GramSum(H.shape[1])
     for start in range(0, len(H), _BLOCK_ROWS):
-        rows = np.ascontiguousarray(H[start : start + _BLOCK_ROWS], dtype=np.float64)
-        G = blas.dsyrk(1.0, rows.T, beta=1.0, c=G, lower=1, overwrite_c=1)
-    return G
+        total.add(H[start : start + _BLOCK_ROWS])
+    return total.G
+
+
+class GramSum:
+    """H'H (lower triangle, float64), a block of rows at a time.
+
+    Parameters
+    ----------
+    n_hidden : int
+        Number of columns of H.
+    """
+
+    def __init__(self, n_hidden: int) -> None:
+        self.G: Array = np.zeros((n_hidden, n_hidden), order="F")
+
+    def add(self, H: Array) -> None:
+        """Add the share of some rows."""
+        rows = np.ascontiguousarray(H, dtype=np.float64)
+        if rows.size:
+            self.G = blas.dsyrk(1.0, rows.T, beta=1.0, c=self.G, lower=1, overwrite_c=1)
 
 
 def gram_rows(H: Array) -> Array:
@@ -134,6 +157,9 @@ class CholeskyFactor:
         for p, shift in enumerate(shifts):
             X[:, p] = self._solve_one(float(shift), R[:, p])
         return X
+
+    def prepare(self, shifts: Array) -> None:
+        """Leave the work to `solve`."""
 
     def factorise(self, shift: float) -> None:
         """Make ready for solving with one shift."""
@@ -206,6 +232,9 @@ class ExplicitInverse:
             X[:, p] = self._inverse @ R[:, p]
         return X
 
+    def prepare(self, shifts: Array) -> None:
+        """Leave the work to `solve`."""
+
     def factorise(self, shift: float) -> None:
         """Make ready for solving with one shift."""
         if shift != self._shift:
@@ -249,6 +278,9 @@ class EighFactor:
         # Eigenvalues below the rounding of the largest are noise, and may be negative.
         floor = len(G) * np.finfo(float).eps * max(float(values[-1]), np.finfo(float).tiny)
         self._values = np.maximum(values, floor)
+
+    def prepare(self, shifts: Array) -> None:
+        """Do nothing: one decomposition serves every shift."""
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem at the price of two products with the eigenvectors."""
@@ -295,6 +327,9 @@ class WideFactor:
     def widen(self, H: Array, n_new: int) -> None:
         """Go on with an H that has `n_new` more columns at its end."""
         self._use(H, self._K + gram_rows(H[:, -n_new:]))
+
+    def prepare(self, shifts: Array) -> None:
+        """Leave the work to `solve`."""
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem."""

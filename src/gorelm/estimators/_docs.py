@@ -84,6 +84,16 @@ callback : callable, default=None
     Called with a dict (iteration, objective, dual_gap, primal_residual, dual_residual, rho, sigma)
     at each checked iteration; a true return value ends the fit there."""
 
+LARGE = """\
+memory_budget : float or str, default=None
+    Memory for a fit, in bytes or as in "4GB"; None: half of the machine's. When the hidden outputs
+    H would exceed it they are never held whole: they are made in blocks of rows (in float32), in
+    every iteration anew but for those blocks that fit. X may then be a memory map, or
+    :class:`gorelm.stream.RowBlocks` (a Parquet file, or blocks from anywhere).
+device : str, default=None
+    Where to fit, as PyTorch names it: "cuda", "cuda:1", "cpu" (needs ``gorelm[torch]``). None: on
+    the host with NumPy, or on the device of X if that is a tensor."""
+
 SEED = """\
 random_state : int, RandomState instance or None, default=None
     Seed of the hidden layer; pass an int for reproducible results."""
@@ -140,13 +150,17 @@ progress : bool, default=False
 
 SEARCHED = """\
 cv_results_ : dict of arrays
-    Parameters and scores of every candidate (larger is better), ready for ``pandas.DataFrame``.
+    Parameters and scores of every candidate (larger is better) and the mean number of its nodes
+    with a nonzero weight, ready for ``pandas.DataFrame`` and
+    :class:`gorelm.diagnostics.PathDisplay`.
 best_index_, best_score_
     Which row of it was chosen, and its mean score.
 cv_outlier_scores_ : ndarray of shape (n_samples,)
     Norm of each row's error under models that did not see it (NaN where `cv` never tests a row).
+cv_outlier_threshold_ : float
+    Tukey's fence for these scores.
 cv_outlier_mask_ : ndarray of bool, shape (n_samples,)
-    Rows whose out-of-fold score is above Tukey's fence."""
+    Rows whose out-of-fold score is above it."""
 
 _PARTS = {
     "hidden": HIDDEN,
@@ -154,6 +168,7 @@ _PARTS = {
     "growing": GROWING,
     "grown": GROWN,
     "solver": SOLVER,
+    "large": LARGE,
     "seed": SEED,
     "fitted": FITTED,
     "search": SEARCH,

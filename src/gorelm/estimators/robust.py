@@ -329,7 +329,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         members = self._best(rows, SCREEN_LAYERS, "l21", usable, sample, 3, "screening rows")
         errors = self._out_of_fold(rows, members, "l21", usable, sample, folds) - rows.T
         tested = usable & _tested(folds, len(T))
-        sizes = _log_sizes(errors)
+        sizes = log_sizes(errors)
         threshold, explained = _split(sizes[tested], w[tested])
         self.contaminated_ = explained >= TWO_GROUPS
         if self.contaminated_:
@@ -368,7 +368,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             norms = _known_norms(errors)[fitted]
             self._delta = outlier_threshold(norms, w[fitted], whisker=OUTER_FENCE)
             judged = telling if telling.any() else slice(None)
-            sizes = _log_sizes((errors * scaling.scale / spread)[:, judged])
+            sizes = log_sizes((errors * scaling.scale / spread)[:, judged])
             if self.contaminated_:
                 threshold, _ = _split(sizes[tested], w[tested])
             else:
@@ -526,7 +526,7 @@ def _known_norms(errors: Array) -> Array:
     return row_norms(np.nan_to_num(errors)) / np.sqrt(share)
 
 
-def _log_sizes(errors: Array) -> Array:
+def log_sizes(errors: Array) -> Array:
     """Mean of log(1 + |error|) over the known targets; no single target can rule it."""
     known = ~np.isnan(errors)
     logs = np.log1p(np.abs(np.nan_to_num(errors)))

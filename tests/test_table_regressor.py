@@ -105,7 +105,7 @@ def test_unseen_words_count_as_none_and_are_said():
     # only what the colour adds is unknown, and the same everywhere
     difference = predicted - (frame["size"] + 3.0 * frame["sold"])
     np.testing.assert_allclose(difference, difference[0], atol=1e-6)
-    with pytest.warns(UserWarning, match=r"'pink', 'violet' and '\(missing\)', in 3 rows"):
+    with pytest.warns(UserWarning, match="'pink', 'violet' and 'missing', in 3 rows"):
         model.predict(frame[:4].assign(colour=["red", "violet", "pink", None]))
 
 

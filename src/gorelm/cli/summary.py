@@ -20,6 +20,7 @@ __all__ = [
     "of_rows",
     "of_table",
     "short",
+    "targets_of",
     "wrapped",
 ]
 
@@ -58,7 +59,7 @@ def of_table(model: Any, table: Table) -> list[str]:
 
 def of_errors(model: Any, table: Table) -> list[str]:
     """Say how far predictions of rows that a model did not see are off, target by target."""
-    y, expected = _targets(model, table), _expected(model)
+    y, expected = targets_of(table), _expected(model)
     kept = ~model.outlier_mask_
     n_flagged = int(model.outlier_mask_.sum())
     lines = wrapped(
@@ -169,7 +170,7 @@ def judged_rows(model: Any, table: Table) -> Any:
     """
     import pandas
 
-    y, expected = _targets(model, table), _expected(model)
+    y, expected = targets_of(table), _expected(model)
     known_rows = ~np.isnan(y).all(axis=1)
     scale = Scaling.fit("robust", y[known_rows], np.ones(known_rows.sum())).scale
     off_by = y - expected
@@ -189,7 +190,7 @@ def judged_rows(model: Any, table: Table) -> Any:
     return pandas.DataFrame(content).iloc[order]
 
 
-def _targets(model: Any, table: Table) -> Array:
+def targets_of(table: Table) -> Array:
     """Return the targets as the model saw them: numbers, NaN where missing."""
     from gorelm.estimators.cells import columns_of
 

@@ -72,7 +72,15 @@ def fit(
     if model_path is not None:
         save(model, model_path)
     if report_path is not None:
-        write_fit_report(model, table.X, table.y, report_path, title=f"gorelm fit {data.name}")
+        write_fit_report(
+            model,
+            table.X,
+            summary.targets_of(table),
+            report_path,
+            target_names=table.target_names,
+            row_names=None if table.lines is None else [f"line {n}" for n in table.lines],
+            title=f"gorelm fit {data.name}",
+        )
     click.echo("\n".join(_next(data, targets, features, model_path, report_path)))
 
 

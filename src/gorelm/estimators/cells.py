@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,20 +12,10 @@ from sklearn.utils import check_array
 
 from gorelm.prox import Array
 
-__all__ = [
-    "MISSING_WORD",
-    "Cells",
-    "RawColumn",
-    "columns_of",
-    "distinct",
-    "in_words",
-    "target_columns",
-]
+__all__ = ["Cells", "RawColumn", "columns_of", "distinct", "in_words", "is_gap", "target_columns"]
 
 Cells = npt.NDArray[Any]
 Kind = Literal["number", "words", "dates", "nested", "empty"]
-
-MISSING_WORD = "(missing)"
 
 # A column of text is one of numbers with damage if this share of its known cells are numbers.
 _MOSTLY = 0.8
@@ -75,7 +65,7 @@ class RawColumn:
         return values, damage
 
     def words(self) -> Cells:
-        """Return the cells as text without blanks around it, gaps as `MISSING_WORD`."""
+        """Return the cells as text without blanks around it, gaps as NaN."""
         return np.array([_word(cell) for cell in self.cells], dtype=object)
 
 
@@ -178,9 +168,9 @@ def _number(cell: Any) -> float | None:
         return None
 
 
-def _word(cell: Any) -> str:
+def _word(cell: Any) -> str | float:
     if _is_missing(cell):
-        return MISSING_WORD
+        return np.nan
     # A column of codes that lost one cell comes back as 1.0, 2.0, ...
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
@@ -195,9 +185,12 @@ def in_words(names: list[str], limit: int = 8) -> str:
     return ", ".join(shown[:-1]) + " and " * (len(shown) > 1) + shown[-1]
 
 
-def distinct(words: Cells) -> Iterator[tuple[str, int]]:
-    """Yield the words that are not missing and their counts, most frequent first."""
-    found, counts = np.unique(words.astype(str), return_counts=True)
-    for i in np.argsort(-counts, kind="stable"):
-        if found[i] != MISSING_WORD:
-            yield str(found[i]), int(counts[i])
+def is_gap(words: Cells) -> npt.NDArray[np.bool_]:
+    """Return which of some words are missing."""
+    return np.array([not isinstance(word, str) for word in words], dtype=bool)
+
+
+def distinct(words: Cells) -> list[str]:
+    """Return the words that are not missing, most frequent first, then in alphabetical order."""
+    counts = Counter(word for word in words if isinstance(word, str))
+    return sorted(counts, key=lambda word: (-counts[word], word))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from copy import copy
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -10,18 +12,19 @@ import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, clone
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
+from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from gorelm.estimators.base import all_or_nothing, levels_to_caller
 from gorelm.estimators.cells import (
-    MISSING_WORD,
     Cells,
     RawColumn,
     columns_of,
     distinct,
     in_words,
+    is_gap,
     target_columns,
 )
 from gorelm.estimators.robust import RobustELMRegressor
@@ -229,7 +232,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             n_distinct = 1 if (known == known[:1]).all() else 2
         else:
             words = column.words()
-            known = words[words != MISSING_WORD]
+            known = words[~is_gap(words)]
             n_distinct = len(set(known))
             if n_distinct > max(_FEWEST_WORDS, len(known) / 2):
                 return "a word of its own in more than half of the rows"
@@ -287,8 +290,8 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         return ColumnTransformer([step for step in steps if step[2]], sparse_threshold=0)
 
     def _note_words(self, j: int, words: Cells) -> None:
-        found = [word for word, _ in distinct(words)]
-        n_gaps = int((words == MISSING_WORD).sum())
+        found = distinct(words)
+        n_gaps = int(is_gap(words).sum())
         n_words = len(found) + (n_gaps > 0)
         gaps = f"; missing in {_rows(n_gaps)}, which counts as a word" if n_gaps else ""
         if n_words <= self.max_categories:
@@ -334,34 +337,49 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
 
     def words(self) -> dict[str, list[str]]:
-        """Return the words of every column of words, by the column's name."""
+        """Return the words of every column of words, by the column's name.
+
+        Rows without a word count as one more where the training rows had such.
+        """
         check_is_fitted(self)
-        places = [j for j, kind in enumerate(self.kinds_) if kind == "words"]
-        if not places:
-            return {}
-        categories = self.encoder_.named_transformers_["words"].categories_
         return {
-            self._name(j): [str(w) for w in known]
-            for j, known in zip(places, categories, strict=True)
+            self._name(j): [word for word in known if isinstance(word, str)]
+            for j, known in self._categories()
         }
 
-    def _unseen_words(self, cells: Cells) -> list[str]:
-        notes: list[str] = []
+    def _categories(self) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the columns of words and their categories, NaN among them where words lacked."""
         places = [j for j, kind in enumerate(self.kinds_) if kind == "words"]
-        if not places:
-            return notes
-        most = self.encoder_.named_transformers_["words"].max_categories
-        for j, known in zip(places, self.words().values(), strict=True):
-            unseen = ~np.isin(cells[:, j].astype(str), known)
+        if places:
+            known = self.encoder_.named_transformers_["words"].categories_
+            yield from zip(places, map(list, known), strict=True)
+
+    def _unseen_words(self, cells: Cells) -> list[str]:
+        notes = []
+        for j, known in self._categories():
+            words = {word for word in known if isinstance(word, str)}
+            gaps_known = len(words) < len(known)
+            unseen = np.array([
+                word not in words if isinstance(word, str) else not gaps_known
+                for word in cells[:, j]
+            ])  # fmt: skip
             if unseen.any():
-                words = [word for word, _ in distinct(cells[unseen, j])]
-                words += [MISSING_WORD] * bool((cells[unseen, j] == MISSING_WORD).any())
+                shown = distinct(cells[unseen, j])
+                missing = ["missing"] * bool(is_gap(cells[unseen, j]).any())
+                most = self.encoder_.named_transformers_["words"].max_categories
                 notes.append(
-                    f"Column {self._name(j)!r}: {in_words(words, 4)}, in {_rows(unseen.sum())}, "
-                    "not among the words of the training rows; counts as "
+                    f"Column {self._name(j)!r}: {in_words(shown + missing, 4)}, in "
+                    f"{_rows(unseen.sum())}, not among the words of the training rows; counts as "
                     f"{'a rare word' if len(known) > most else 'none of them'}."
                 )
         return notes
+
+    def _as_pipeline(self) -> Pipeline:
+        """Return the fitted steps as a pipeline, with the names of the columns."""
+        encoder = copy(self.encoder_)
+        if hasattr(self, "feature_names_in_"):
+            encoder.feature_names_in_ = self.feature_names_in_
+        return Pipeline([("encoder", encoder), ("regressor", self.regressor_)])
 
     @property
     def outlier_scores_(self) -> Array:

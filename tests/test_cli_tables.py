@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from gorelm.io import load, save
+from sklearn.linear_model import Ridge
 
 import gorelm
 from gorelm import GORELMRegressor, RobustELMRegressor, TableRegressor
@@ -296,15 +297,15 @@ def table(tmp_path, monkeypatch):
         ("fit t.xls --targets price", "There is no file 't.xls'"),
         ("fit t.csv --targets price --model no/m.gorelm", "There is no folder 'no'"),
         ("fit t.csv --targets price --model t.csv", "is the table itself"),
-        ("fit t.csv --targets price --report r.pdf", "must end in one of .html"),
-        ("outliers t.csv --targets price --out o.xls", "must end in one of .csv"),
+        ("fit t.csv --targets price --report r.pdf", "must end in .html or .htm"),
+        ("outliers t.csv --targets price --out o.xls", "must end in .csv or"),
         ("outliers t.csv --targets price --out folder.csv", "is a folder"),
         ("predict text.gorelm t.csv --out p.csv", "text.gorelm is not a model file"),
         ("predict absent.gorelm t.csv --out p.csv", "absent.gorelm"),
         ("inspect text.gorelm", "text.gorelm is not a model file"),
         ("inspect folder.csv", "folder.csv"),
         ("export text.gorelm --onnx m.onnx", "text.gorelm is not a model file"),
-        ("export text.gorelm --onnx m.txt", "must end in one of .onnx"),
+        ("export text.gorelm --onnx m.txt", "must end in .onnx."),
     ],
 )
 def test_errors_are_one_line(table, arguments, message):
@@ -344,10 +345,27 @@ def test_a_table_without_rows_to_predict(dirty, table):
     assert "no rows" in call("predict", *arguments, code=1).stderr
 
 
-def test_export_of_a_table_with_words_is_refused(dirty, tmp_path):
+def test_export_of_a_table_with_words_and_gaps(dirty, tmp_path):
     pytest.importorskip("onnx")
-    arguments = [dirty.folder / "m.gorelm", "--onnx", tmp_path / "m.onnx"]
-    assert "words" in call("export", *arguments, code=1).stderr
+    runtime = pytest.importorskip("onnxruntime")
+    model = dirty.folder / "m.gorelm"
+    call("export", model, "--onnx", tmp_path / "m.onnx")
+    new = make_dirty(12, seed=1).assign(colour=["red", "violet", ""] * 4)
+    session = runtime.InferenceSession(tmp_path / "m.onnx")
+    words = {name: new[[name]].to_numpy(object) for name in ("colour", "code")}
+    (predicted,) = session.run(None, {"X": new[["size"]].to_numpy(), **words})
+    with pytest.warns(UserWarning, match="violet"):
+        expected = load(model).predict(new[["id", "size", "colour", "code", "same"]])
+    np.testing.assert_allclose(predicted, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_model_without_a_graph_is_refused(tmp_path):
+    pytest.importorskip("onnx")
+    frame = make_dirty(30)[["size", "colour", "price"]]
+    model = TableRegressor(Ridge()).fit(frame[["size", "colour"]], frame["price"])
+    save(model, tmp_path / "m.gorelm")
+    refused = call("export", tmp_path / "m.gorelm", "--onnx", tmp_path / "m.onnx", code=1)
+    assert "Ridge cannot be written as ONNX" in refused.stderr
 
 
 def test_export_of_numbers(quarter_wrong, tmp_path):

@@ -13,6 +13,7 @@ from gorelm.estimators.table import TableRegressor
 __all__ = ["described"]
 
 _MOST_INPUTS = 40
+_MOST_TARGETS = 12
 
 
 def described(model: Any, path: Path) -> list[str]:
@@ -44,8 +45,8 @@ def _targets(model: Any) -> list[str]:
     names = getattr(model, "target_names_", None)
     if names is None:
         return ["Targets: without names"]
-    shown = ", ".join(short(name) for name in names[:_MOST_INPUTS])
-    more = f" and {len(names) - _MOST_INPUTS} more" if len(names) > _MOST_INPUTS else ""
+    shown = ", ".join(short(name) for name in names[:_MOST_TARGETS])
+    more = f" and {len(names) - _MOST_TARGETS} more" if len(names) > _MOST_TARGETS else ""
     return wrapped(f"Targets ({len(names)}): {shown}{more}")
 
 

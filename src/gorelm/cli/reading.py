@@ -72,7 +72,7 @@ def require_place_for(path: Path | None, data: Path, endings: tuple[str, ...] | 
     if path is None or path == STDOUT:
         return
     if endings is not None and not path.name.lower().endswith(endings):
-        raise ValueError(f"{path}: the name of this file must end in one of {', '.join(endings)}.")
+        raise ValueError(f"{path}: the name of this file must end in {' or '.join(endings)}.")
     if path.is_dir():
         raise IsADirectoryError(f"{str(path)!r} is a folder, not a file.")
     if not path.parent.is_dir():

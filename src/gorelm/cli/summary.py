@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gorelm.cli.reading import Table
+from gorelm.estimators.cells import columns_of, shortened
 from gorelm.prox import Array
 from gorelm.scaling import Scaling
 
@@ -192,8 +193,6 @@ def judged_rows(model: Any, table: Table) -> Any:
 
 def targets_of(table: Table) -> Array:
     """Return the targets as the model saw them: numbers, NaN where missing."""
-    from gorelm.estimators.cells import columns_of
-
     return np.column_stack([column.numbers()[0] for column in columns_of(table.y)])
 
 
@@ -225,8 +224,7 @@ def columns(rows: list[list[str]], sides: str) -> list[str]:
 
 def short(name: str, width: int = _LONGEST_NAME) -> str:
     """Return a name that fits into a table, on one line."""
-    name = " ".join(name.split())
-    return name if len(name) <= width else f"{name[: width - 3]}..."
+    return shortened(name, width)
 
 
 def _count(number: int, what: str) -> str:

@@ -12,7 +12,16 @@ from sklearn.utils import check_array
 
 from gorelm.prox import Array
 
-__all__ = ["Cells", "RawColumn", "columns_of", "distinct", "in_words", "is_gap", "target_columns"]
+__all__ = [
+    "Cells",
+    "RawColumn",
+    "columns_of",
+    "distinct",
+    "in_words",
+    "is_gap",
+    "shortened",
+    "target_columns",
+]
 
 Cells = npt.NDArray[Any]
 Kind = Literal["number", "words", "dates", "nested", "empty"]
@@ -179,10 +188,19 @@ def _word(cell: Any) -> str | float:
 
 def in_words(names: list[str], limit: int = 8) -> str:
     """Return names in quotes, shortened, and how many more there are."""
-    shown = [repr(n if len(n) <= _LONGEST_WORD else n[: _LONGEST_WORD - 3] + "...") for n in names]
+    shown = [repr(shortened(name, _LONGEST_WORD)) for name in names]
     if len(names) > limit:
         return f"{', '.join(shown[: limit - 1])} and {len(names) - limit + 1} others"
     return ", ".join(shown[:-1]) + " and " * (len(shown) > 1) + shown[-1]
+
+
+def shortened(name: str, width: int) -> str:
+    """Return a name on one line, cut in its middle where it is too long: numbers are at the end."""
+    name = " ".join(name.split())
+    if len(name) <= width:
+        return name
+    head = (width - 2) // 2
+    return f"{name[:head]}...{name[len(name) - (width - 3 - head) :]}"
 
 
 def is_gap(words: Cells) -> npt.NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gorelm import RELMRegressor, RobustELMRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import split_in_two
-from gorelm.estimators.robust import Layer
+from gorelm.estimators.robust import Layer, Rows
 from gorelm.metrics import arrmse
 
 
@@ -205,6 +205,23 @@ def test_shape_unit_and_gaps_of_out_of_fold_predictions():
     T[5] = np.nan
     model.set_params(missing_targets="ignore").fit(data.X, T)
     assert np.isfinite(model.out_of_fold_[:60]).all()  # what it would have been
+
+
+def test_ridges_with_missing_targets_are_those_of_the_known_rows():
+    data = make_data(40)
+    T = data.T.copy()
+    T[::4, 0] = T[1::7, 2] = np.nan
+    w = np.random.default_rng(0).uniform(0.5, 2.0, size=40)
+    rows = Rows(data.X, T, w, 12, 0)
+    _, H, omega = rows.draw(Layer("tanh", 1.0, True), slice(None))
+    weighted = np.nan_to_num(T) * omega[:, None]
+    coefs = rows._path("squared", H, weighted, omega, ~np.isnan(T))
+    for k, lam in enumerate(rows.lams("squared", H, weighted, omega)[:8]):
+        for j, column in enumerate(T.T):
+            known = ~np.isnan(column)
+            gram = H[known].T @ H[known] + lam * np.eye(H.shape[1])
+            expected = np.linalg.solve(gram, H[known].T @ weighted[known, j])
+            np.testing.assert_allclose(coefs[:, k, j], expected, rtol=1e-6, atol=1e-9)
 
 
 # -- the same result -----------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def _most_off(row: Any, names: list[str]) -> list[str]:
         return ["-", "", "", ""]
     worst = max(known, key=lambda name: abs(row[f"{name} spreads"]))
     numbers = row[[worst, f"{worst} expected"]]
-    return [short(worst, 18), *(f"{x:.4g}" for x in numbers), f"{row[f'{worst} spreads']:+.1f}"]
+    return [short(worst, 18), *(f"{x:.4g}" for x in numbers), f"{row[f'{worst} spreads']:+.2g}"]
 
 
 def judged_rows(model: Any, table: Table) -> Any:

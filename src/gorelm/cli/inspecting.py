@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def described(model: Any, path: Path) -> list[str]:
     kind = type(model).__name__
     if regressor is not model:
         kind += f" of {type(regressor).__name__}"
-    lines = [f"{path.name}: {kind}, {path.stat().st_size / 1e3:,.0f} kB", ""]
+    lines = [f"{path.name}: {kind}, {path.stat().st_size / 1e3:,.0f} kB", *_versions(path), ""]
     lines += [*_targets(model), "", *_inputs(model), ""]
     if hasattr(regressor, "members_"):
         lines += of_networks(model if regressor is not model else _Bare(model))
@@ -32,6 +33,15 @@ def described(model: Any, path: Path) -> list[str]:
         mask = regressor.outlier_mask_
         lines += ["", f"Training rows: {len(mask)}, of which {int(np.sum(mask))} were flagged."]
     return lines
+
+
+def _versions(path: Path) -> list[str]:
+    """Return what the file says it was written with: its second line."""
+    with path.open("rb") as file:
+        file.readline()
+        header = json.loads(file.readline())
+    versions = [f"{name} {version}" for name, version in header.items() if name != "estimator"]
+    return wrapped(f"Written with {', '.join(versions)}.")
 
 
 class _Bare:

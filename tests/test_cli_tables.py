@@ -372,9 +372,9 @@ def test_export_of_numbers(quarter_wrong, tmp_path):
     pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     call("export", quarter_wrong.folder / "t.gorelm", "--onnx", tmp_path / "t.onnx")
-    X = quarter_wrong.data.X[500:]
+    X = quarter_wrong.frame.loc[500:, quarter_wrong.data.feature_names]
     session = runtime.InferenceSession(tmp_path / "t.onnx")
-    (predicted,) = session.run(None, {"X": X})
+    (predicted,) = session.run(None, {"X": X.to_numpy()})
     expected = load(quarter_wrong.folder / "t.gorelm").predict(X)
     np.testing.assert_allclose(predicted, expected, rtol=1e-9, atol=1e-9)
 

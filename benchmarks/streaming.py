@@ -4,8 +4,8 @@
     python benchmarks/streaming.py --rows 200000 --budget 400MB
 
 Each fit runs in a process of its own, whose peak resident memory is the system's figure (the
-interpreter and its libraries, some 0.2 GB, included). Seconds per row and iteration are those spent
-in the row pass, which is all that depends on the number of rows; passes over the inputs are counted.
+interpreter and its libraries, some 0.2 GB, included). Seconds per row and iteration are those
+spent in the row pass, all that depends on the number of rows; passes over the inputs are counted.
 """
 
 import argparse

@@ -152,13 +152,18 @@ def _name_of(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__name__}"
 
 
-def audit(archive: ZipFile) -> None:
-    """Raise unless all that skops would make of an archive is in `allowed_types`.
+def audit(archive: ZipFile) -> set[str]:
+    """Return the types in an archive; raises unless each is in `allowed_types` for its loader.
 
     Parameters
     ----------
     archive : ZipFile
-        What skops wrote, or claims to have.
+        What skops wrote, or somebody claims that it did.
+
+    Returns
+    -------
+    names : set of str
+        Those types that skops needs to be told to trust, and others.
 
     Raises
     ------
@@ -171,13 +176,13 @@ def audit(archive: ZipFile) -> None:
     protocol = schema["protocol"]
     if type(protocol) is not int or protocol < _OLDEST_PROTOCOL:
         raise Refused(SCHEMA, f"protocol {protocol!r} of skops")
-    seen: dict[int, Any] = {}
-    _look_at(schema, str(schema["__class__"]), seen)
-    arrays = {file for _, _, file, _, _ in seen.values() if file}
-    if arrays | {SCHEMA} != set(archive.namelist()):
+    tree = _Tree()
+    tree.look_at(schema, str(schema["__class__"]))
+    if tree.arrays | {SCHEMA} != set(archive.namelist()):
         raise Refused("archive", "members that no node names, or nodes without their member")
-    for file in arrays:
+    for file in tree.arrays:
         _check_array(archive, file)
+    return tree.types
 
 
 def _schema_of(archive: ZipFile) -> Node:
@@ -202,31 +207,36 @@ def _size_of(archive: ZipFile) -> int:
     return archive.fp.seek(0, 2)
 
 
-def _look_at(node: Node, where: str, seen: dict[int, Any]) -> tuple[Any, ...]:
-    """Check a node and all below it; returns what it says, to compare with others of its id."""
-    loader, kind = node["__loader__"], f"{node['__module__']}.{node['__class__']}"
-    if kind not in allowed_types().get(loader, ()):
-        raise Refused(where, kind)
-    number, file = node["__id__"], ""
-    if type(number) is not int or number < 1:
-        raise Refused(where, f"an id of {number!r}")
-    if loader == "NdArrayNode" and node["type"] == "numpy":
-        file = str(node["file"])
-        if file != f"{number}.npy":  # many nodes with one large member would be that many arrays
-            raise Refused(where, "an array in a member of another's name")
-    elif loader == "NdArrayNode":
-        _check_object_array(node, where)
-    elif loader == "DictNode":
-        _check_keys(node, where)
-    elif loader == "RandomStateNode":
-        _check_position(node, where)
-    below = tuple(_look_at(child, where + step, seen) for step, child in _children(node, loader))
-    leaf = "" if below else repr(node.get("content"))
-    # skops makes the first node of an id and puts it wherever the id comes again.
-    said = (loader, kind, file, leaf, below)
-    if seen.setdefault(number, said) != said:
-        raise Refused(where, "two objects of one id")
-    return said
+class _Tree:
+    """The nodes looked at so far: what those of an id say, and the members that hold arrays."""
+
+    def __init__(self) -> None:
+        self._said: dict[int, Any] = {}
+        self.arrays: set[str] = set()
+        self.types: set[str] = set()
+
+    def look_at(self, node: Node, where: str) -> tuple[Any, ...]:
+        """Check a node and all below it; returns what it says apart from ids."""
+        loader, kind = node["__loader__"], f"{node['__module__']}.{node['__class__']}"
+        if kind not in allowed_types().get(loader, ()):
+            raise Refused(where, kind)
+        self.types.add(kind)
+        number = node["__id__"]
+        if type(number) is not int or number < 1:
+            raise Refused(where, f"an id of {number!r}")
+        if loader == "NdArrayNode" and node["type"] == "numpy":
+            # A member of its own: many nodes with one large member would be that many arrays.
+            if node["file"] != f"{number}.npy":
+                raise Refused(where, "an array in a member of another's name")
+            self.arrays.add(node["file"])
+        elif loader in _CHECKS:
+            _CHECKS[loader](node, where)
+        below = tuple(self.look_at(child, where + step) for step, child in _children(node, loader))
+        said = (loader, kind, below or repr(node.get("content")))
+        # skops makes the first node of an id and puts it wherever the id comes again.
+        if self._said.setdefault(number, said) != said:
+            raise Refused(where, "two objects of one id")
+        return said
 
 
 def _children(node: Node, loader: str) -> Iterator[tuple[str, Node]]:
@@ -268,6 +278,13 @@ def _check_position(node: Node, where: str) -> None:
     position = json.loads(node["content"]["content"]["state"]["content"]["pos"]["content"])
     if type(position) is not int or not 0 <= position <= 624:
         raise Refused(where, f"a random state at position {position!r}")
+
+
+_CHECKS = {
+    "DictNode": _check_keys,
+    "NdArrayNode": _check_object_array,
+    "RandomStateNode": _check_position,
+}
 
 
 def _check_array(archive: ZipFile, file: str) -> None:

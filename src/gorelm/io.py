@@ -30,9 +30,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from gorelm import __version__
-from gorelm.audit import SCHEMA, Refused, allowed_types, audit
+from gorelm.audit import SCHEMA, Refused, audit
 
-__all__ = ["FORMAT", "ModelFileError", "load", "save"]
+__all__ = ["FORMAT", "ModelFileError", "load", "save", "write_whole"]
 
 FORMAT = 1
 _FIRST_LINE = re.compile(rb"gorelm-model (\d{1,6}) ([0-9a-f]{64})\n")
@@ -103,7 +103,7 @@ def save(model: Any, path: str | os.PathLike[str]) -> Path:
     body = json.dumps(header).encode() + b"\n" + payload
     first = f"gorelm-model {FORMAT} {hashlib.sha256(body).hexdigest()}\n".encode()
     path = Path(path)
-    _write_whole(path, first, body)
+    write_whole(path, first, body)
     return path
 
 
@@ -186,14 +186,13 @@ def _compact(payload: bytes) -> bytes:
     return out.getvalue()
 
 
-def _audit(payload: bytes) -> None:
+def _audit(payload: bytes) -> set[str]:
     with ZipFile(io.BytesIO(payload)) as archive:
-        audit(archive)
+        return audit(archive)
 
 
 def _unpacked(payload: bytes) -> Any:
-    _audit(payload)
-    model = _skops().loads(payload, trusted=sorted(frozenset().union(*allowed_types().values())))
+    model = _skops().loads(payload, trusted=sorted(_audit(payload)))
     if not isinstance(model, BaseEstimator):
         raise Refused("the whole", f"no estimator but a {type(model).__name__}")
     check_is_fitted(model)
@@ -283,7 +282,7 @@ def _read(path: Path) -> tuple[dict[str, str], bytes]:
     return header, body[end + 1 :]
 
 
-def _write_whole(path: Path, *parts: bytes) -> None:
+def write_whole(path: Path, *parts: bytes) -> None:
     """Write a file that is there with all its parts, or not at all."""
     beside = path.with_name(f".{uuid.uuid4().hex}.part")
     try:

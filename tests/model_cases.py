@@ -20,6 +20,7 @@ SMALL = {
     "n_step": 5,
     "max_hidden": 20,
     "n_lams": 3,
+    "eps": 0.1,
     "cv": 3,
     "random_state": 0,
 }

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from model_cases import ESTIMATORS, fitted, rows, same_predictions, small
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
 from sklearn.decomposition import PCA
 from sklearn.ensemble import BaggingRegressor, RandomForestRegressor, StackingRegressor
@@ -29,10 +28,10 @@ from sklearn.preprocessing import (
 )
 
 import gorelm
-import gorelm.io
 from gorelm import GORELMRegressor, GORELMRegressorCV, IGORELMRegressor, RELMRegressor
 from gorelm.io import ModelFileError
 from gorelm.metrics import arrmse_scorer
+from model_cases import ESTIMATORS, fitted, rows, same_predictions, small
 
 
 def through_file(model, folder):
@@ -66,7 +65,8 @@ import sys, pathlib, numpy as np, gorelm
 folder = pathlib.Path(sys.argv[1])
 X = np.load(folder / "X.npy")
 for file in folder.glob("*.gorelm"):
-    print(file.stem, np.array_equal(gorelm.load(file).predict(X), np.load(file.with_suffix(".npy"))))
+    predicted, expected = gorelm.load(file).predict(X), np.load(file.with_suffix(".npy"))
+    print(file.stem, np.array_equal(predicted, expected))
 """
     command = [sys.executable, "-c", program, str(tmp_path)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -74,7 +74,7 @@ def to_onnx(model: Any, dtype: DType = "float64") -> Any:
     >>> data = make_multitarget(100, random_state=0)
     >>> graph = to_onnx(RELMRegressor(n_hidden=20, random_state=0).fit(data.X, data.T)).graph
     >>> [node.op_type for node in graph.node]
-    ['Div', 'Sub', 'Clip', 'MatMul', 'Add', 'Sigmoid', 'MatMul', 'Mul', 'Add']
+    ['Div', 'Sub', 'Clip', 'MatMul', 'Add', 'Sigmoid', 'MatMul', 'Add']
     """
     onnx = _onnx()
     check_is_fitted(model)
@@ -184,7 +184,7 @@ class _Graph:
         if array.dtype.kind == "f":
             array = array.astype(dtype)
         name = f"constant_{len(self.constants)}"
-        tensor = self._onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
+        tensor = self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
         self.constants.append(tensor)
         return name
 
@@ -226,20 +226,27 @@ def _(model: Any, graph: _Graph, x: str) -> tuple[str, Any]:
 
 @_outputs.register
 def _(model: BaseELM, graph: _Graph, x: str) -> tuple[str, Any]:
-    H = _hidden(graph, model.hidden_, _scaled(graph, model._input_scaling, x))
-    y = graph("MatMul", graph.cast(H, _DOUBLE), model.coef_)
-    if model.intercept_.any():
-        y = graph("Add", y, model.intercept_)
-    return _unscaled(graph, model._target_scaling, y), model
+    return _network(graph, model, x, model._target_scaling), model
 
 
 @_outputs.register
 def _(model: RobustELMRegressor, graph: _Graph, x: str) -> tuple[str, Any]:
     x = _scaled(graph, model._input_scaling, graph.cast(x, _DOUBLE))
     x = graph("Clip", x, -FARTHEST_INPUT, FARTHEST_INPUT)
-    members = [_outputs(member, graph, x)[0] for member in model.members_]
-    mean = graph("Mul", graph("Sum", *members), 1.0 / len(members))
-    return _unscaled(graph, model._target_scaling, mean), model
+    share, count = model._target_scaling, len(model.members_)
+    share = Scaling(share.centre / count, share.scale / count)
+    return graph("Sum", *(_network(graph, member, x, share) for member in model.members_)), model
+
+
+def _network(graph: _Graph, model: BaseELM, x: str, targets: Scaling) -> str:
+    """Add a network whose targets are unscaled so.
+
+    The scaling is in the weights: onnxruntime would join a product with a single number to the
+    matrix product before it, and round that number to float32.
+    """
+    H = _hidden(graph, model.hidden_, _scaled(graph, model._input_scaling, x))
+    y = graph("MatMul", graph.cast(H, _DOUBLE), model.coef_ * targets.scale)
+    return graph("Add", y, targets.undo(model.intercept_))
 
 
 # -- their parts ---------------------------------------------------------------------------------
@@ -251,12 +258,6 @@ def _scaled(graph: _Graph, scaling: Scaling, x: str) -> str:
     x = graph("Div", graph.cast(x, _DOUBLE), scaling.scale)
     x = graph("Sub", x, scaling.centre / scaling.scale)
     return graph.cast(graph("Clip", x, -limit, limit), dtype)
-
-
-def _unscaled(graph: _Graph, scaling: Scaling, y: str) -> str:
-    if scaling.centre.any() or (scaling.scale != 1).any():
-        y = graph("Add", graph("Mul", y, scaling.scale), scaling.centre)
-    return y
 
 
 def _hidden(graph: _Graph, layer: HiddenLayer, x: str) -> str:
@@ -320,10 +321,10 @@ def _min_max(graph: _Graph, step: MinMaxScaler, x: str) -> str:
 
 def _imputed(graph: _Graph, step: SimpleImputer, x: str) -> str:
     missing_is_nan = isinstance(step.missing_values, float) and np.isnan(step.missing_values)
-    if not missing_is_nan or step.add_indicator or step.statistics_.dtype.kind not in "fiu":
+    if not missing_is_nan or step.add_indicator:
         raise TypeError(
-            "a SimpleImputer can be written as ONNX only for numbers, with NaN for missing values "
-            "and without add_indicator"
+            "a SimpleImputer can be written as ONNX only with NaN for missing values and without "
+            "add_indicator"
         )
     filled = np.asarray(step.statistics_, dtype=float)
     kept = np.flatnonzero(~np.isnan(filled))
@@ -337,5 +338,7 @@ _TRANSFORMERS: dict[type, Callable[[_Graph, Any, str], str]] = {
     MinMaxScaler: _min_max,
     RobustScaler: lambda graph, step, x: _centred(graph, x, step.center_, step.scale_),
     SimpleImputer: _imputed,
-    StandardScaler: lambda graph, step, x: _centred(graph, x, step.mean_, step.scale_),
+    StandardScaler: lambda graph, step, x: _centred(
+        graph, x, step.mean_ if step.with_mean else None, step.scale_
+    ),
 }

@@ -1,7 +1,6 @@
 """Models in files come back as they were, to the bit, or are not written at all."""
 
 import pickle
-import resource
 import subprocess
 import sys
 
@@ -288,6 +287,7 @@ def test_an_interrupted_save_leaves_the_old_file(step, failure, tmp_path, monkey
 def test_a_full_disk_leaves_the_old_file(tmp_path):
     path = gorelm.save(fitted(RELMRegressor), tmp_path / "model")
     before = path.read_bytes()
+    resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # Python ignores the signal
     try:

@@ -329,8 +329,14 @@ def test_random_states_that_read_beyond_their_end(position, tmp_path, before_sko
         parts = {name: archive.read(name) for name in archive.namelist()}
     schema = json.loads(parts["schema.json"])
     state = schema["content"]["content"]["random_state"]["content"]["content"]["state"]
-    state["content"]["pos"]["content"] = json.dumps(position)
+    told = state["content"]["pos"]
+    state["content"]["pos"] = told | {"content": json.dumps(position)}
     content = sealed(zipped({**parts, "schema.json": json.dumps(schema)}))
+    refused(content, tmp_path, match="position")
+    # An array for a number, which says another one in a place where nobody looks.
+    state["content"]["pos"] = array_node(7) | {"__class__": "int64", "content": "5"}
+    array = {"7.npy": npy((), np.array(position, "<i8").tobytes(), dtype="<i8")}
+    content = sealed(zipped({**parts, **array, "schema.json": json.dumps(schema)}))
     refused(content, tmp_path, match="position")
 
 

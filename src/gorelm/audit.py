@@ -163,7 +163,7 @@ def audit(archive: ZipFile) -> set[str]:
     Returns
     -------
     names : set of str
-        Those types that skops needs to be told to trust, and others.
+        Of all types in it, for skops to trust.
 
     Raises
     ------
@@ -272,7 +272,8 @@ def _check_object_array(node: Node, where: str) -> None:
 
 def _check_position(node: Node, where: str) -> None:
     """Refuse a random state that would read beyond its 624 words (NumPy does not look)."""
-    position = json.loads(node["content"]["content"]["state"]["content"]["pos"]["content"])
+    written = node["content"]["content"]["state"]["content"]["pos"]
+    position = json.loads(written["content"]) if written["__loader__"] == "JsonNode" else None
     if type(position) is not int or not 0 <= position <= 624:
         raise Refused(where, f"a random state at position {position!r}")
 
@@ -293,5 +294,5 @@ def _check_array(archive: ZipFile, file: str) -> None:
         shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
         size = archive.getinfo(file).file_size - stream.tell()
     expected = dtype.itemsize * math.prod(shape)
-    if dtype.kind not in "biufcU" or not dtype.itemsize or expected != size:
+    if dtype.kind not in "biufcmMSU" or not dtype.itemsize or expected != size:
         raise Refused(file, f"{size} bytes for an array of {dtype} and shape {shape}")

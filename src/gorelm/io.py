@@ -21,11 +21,12 @@ import re
 import uuid
 import warnings
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import numpy as np
+import sklearn
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -152,14 +153,14 @@ def _skops() -> Any:
         raise ImportError(
             'saving and loading models needs skops: pip install "gorelm[io]"'
         ) from error
-    return skops.io
+    return skops
 
 
 def _packed(model: Any) -> bytes:
     """Return what skops makes of a model, once it is known that it can be loaded."""
     name, skops = type(model).__name__, _skops()
     try:
-        payload = _compact(skops.dumps(model))
+        payload = _compact(skops.io.dumps(model))
         _audit(payload)
     except Refused as refused:
         raise ModelFileError(
@@ -192,7 +193,7 @@ def _audit(payload: bytes) -> set[str]:
 
 
 def _unpacked(payload: bytes) -> Any:
-    model = _skops().loads(payload, trusted=sorted(_audit(payload)))
+    model = _skops().io.loads(payload, trusted=sorted(_audit(payload)))
     if not isinstance(model, BaseEstimator):
         raise Refused("the whole", f"no estimator but a {type(model).__name__}")
     check_is_fitted(model)
@@ -242,8 +243,8 @@ def _estimators(value: Any, seen: set[int]) -> Iterator[BaseEstimator]:
 
 
 def _versions() -> dict[str, str]:
-    others = ("scikit-learn", "numpy", "skops")
-    return {"gorelm": __version__, **{name: version(name) for name in others}}
+    libraries = {"scikit-learn": sklearn, "numpy": np, "skops": _skops()}
+    return {"gorelm": __version__} | {name: it.__version__ for name, it in libraries.items()}
 
 
 def _other_versions(header: dict[str, str]) -> str:

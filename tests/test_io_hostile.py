@@ -7,6 +7,7 @@ import json
 import operator
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -73,12 +74,14 @@ def with_node(node, extra=None):
     return sealed(zipped({**parts, **(extra or {}), "schema.json": json.dumps(schema)}))
 
 
-def refused(content, folder, match=None):
+def refused(content, folder, match=""):
     path = folder / "file"
     path.write_bytes(content)
-    with pytest.raises(ModelFileError, match=match) as caught:
+    with pytest.raises(ModelFileError) as caught:
         gorelm.load(path)
-    assert str(path) in str(caught.value)
+    _, file, reason = str(caught.value).partition(str(path))
+    assert file, "the file is not named"
+    assert re.search(match, reason), reason
     assert caught.value.__cause__ is None  # no traceback from the depths
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
@@ -316,7 +319,7 @@ def test_a_harmless_node_is_loaded(tmp_path):
 def test_protocols_that_hide_functions_elsewhere(tmp_path, before_skops):
     parts = members()
     schema = json.loads(parts["schema.json"])
-    for protocol in (0, 1, True, "2", None):
+    for protocol in (0, 1, 2.5, True, "2", None):
         schema["protocol"] = protocol
         content = sealed(zipped({**parts, "schema.json": json.dumps(schema)}))
         refused(content, tmp_path, match="protocol")

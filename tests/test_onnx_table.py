@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
+from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer, make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV
@@ -126,6 +127,24 @@ def test_numbers_alone():
         cv=2,
     ).fit(frame[["a", "b", "c"]], T)
     np.testing.assert_allclose(run(search, frame), search.predict(frame[["a", "b", "c"]]))
+
+
+def test_estimators_that_are_pipelines_at_heart():
+    class Table(BaseEstimator):
+        def fit(self, frame, T):
+            columns = make_column_transformer(NUMBERS, (ENCODERS["filled"], TEXTS))
+            self.columns_, self.model_ = columns, small(RELMRegressor)
+            self.model_.fit(columns.fit_transform(frame), T)
+            return self
+
+        def predict(self, frame):
+            return self.model_.predict(self.columns_.transform(frame))
+
+        def _as_pipeline(self):
+            return make_pipeline(self.columns_, self.model_)
+
+    model = Table().fit(*table())
+    np.testing.assert_allclose(run(model, unseen()), model.predict(unseen()), rtol=1e-10)
 
 
 def test_categories_that_are_refused_come_out_as_nan():

@@ -135,8 +135,11 @@ def _metadata(model: Any, regressor: Any, graph: Graph) -> dict[str, str]:
 def _outputs(model: Any, graph: Graph, x: str | None) -> tuple[str, Any]:
     """Add a model to a graph; returns its outputs and the regressor that they come from.
 
-    Without the name of its inputs it adds these, too.
+    Without the name of its inputs it adds these, too. An estimator that does what a pipeline does
+    says so by a method `_as_pipeline`.
     """
+    if hasattr(model, "_as_pipeline"):
+        return _outputs(model._as_pipeline(), graph, x)
     raise TypeError(
         f"{type(model).__name__} cannot be written as ONNX: only gorelm's regressors, pipelines "
         "that end in one, and searches over these can. gorelm.save stores other models"

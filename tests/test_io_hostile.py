@@ -310,6 +310,21 @@ def test_nodes_that_name_code(malicious, tmp_path, before_skops, monkeypatch):
     assert not (tmp_path / "marker").exists()
 
 
+def test_messages_play_no_tricks(tmp_path):
+    trick = "\x1b[2J" + "x" * 10_000
+    header = json.dumps({"gorelm": trick}).encode() + b"\n"
+    for content in (
+        with_node(node("ObjectNode", trick)),
+        with_node(TEXT | {"__id__": trick}),
+        sealed(b"no zip", header),
+    ):
+        path = _written(tmp_path / "file", content)
+        with pytest.raises(ModelFileError) as caught:
+            gorelm.load(path)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 1000
+
+
 def test_a_harmless_node_is_loaded(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(with_node(TEXT))  # so that the others are refused for what they are

@@ -136,10 +136,12 @@ def load(path: str | os.PathLike[str]) -> Any:
     try:
         return _unpacked(payload)
     except Refused as refused:
-        reason = f"it holds what no model of gorelm's does ({refused.where}: {refused.what})"
+        reason = f"it holds what no model of gorelm's does ({_quotable(refused)})"
         raise ModelFileError(f"{path}: {reason}; nothing in it was loaded") from None
     except Exception as error:
-        reason = f"the model in it cannot be made again ({type(error).__name__}: {error})"
+        reason = (
+            f"the model in it cannot be made again ({type(error).__name__}: {_quotable(error)})"
+        )
         raise ModelFileError(f"{path}: {reason}.{_other_versions(header)}") from None
 
 
@@ -251,7 +253,12 @@ def _other_versions(header: dict[str, str]) -> str:
     """Say which versions the file was written with, where they are not these."""
     here = _versions().items()
     other = [f"{name} {header.get(name)} (here {v})" for name, v in here if header.get(name) != v]
-    return f" It was written with {', '.join(other)}: load it there." if other else ""
+    return f" It was written with {_quotable(', '.join(other))}: load it there." if other else ""
+
+
+def _quotable(text: Any) -> str:
+    """Return what a file says, short and without what would play tricks on a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:300])
 
 
 def _read(path: Path) -> tuple[dict[str, str], bytes]:

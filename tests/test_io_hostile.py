@@ -271,6 +271,27 @@ ITEMS = node("TupleNode", "builtins.tuple", 11, content=[TEXT])
                 "ListNode", "builtins.list", 12, content=[node("FunctionNode", "numpy.exp", 13)]
             ),
         ),
+        node(
+            "DictNode",
+            "builtins.dict",
+            content={"true": TEXT},
+            key_types=node(
+                "ListNode", "builtins.list", 12, content=[node("TypeNode", "evil.Thing", 13)]
+            ),
+        ),
+        node(
+            "DictNode",
+            "builtins.dict",
+            content={},
+            key_types=node("ListNode", "evil.run", 12, content=[]),
+        ),
+        node(
+            "NdArrayNode",
+            "numpy.ndarray",
+            type="json",
+            content=[],
+            shape=node("TupleNode", "evil.Thing", 12, content=[TEXT]),
+        ),
         node("ConstructorFromReduceNode", "posix.system", content=ITEMS),
         node("ConstructorFromReduceNode", "gorelm.hidden.HiddenLayer", content=ITEMS),
         node(

@@ -105,6 +105,10 @@ def test_one_target():
         assert error(small(RELMRegressor).fit(X, y), X) < 1e-13
 
 
+def test_robust_models_work_in_float64_whatever_they_are_given():
+    assert error(fitted(RobustELMRegressor), rows()[0], "float32") < 1e-7
+
+
 def test_pruned_models():
     X, T = rows()
     model = small(GRELMRegressor, C=0.1, l1_ratio=0.9, direct_link=True).fit(X, T).prune()

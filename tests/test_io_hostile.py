@@ -118,10 +118,14 @@ def test_other_files_are_not_models(content, tmp_path, before_skops):
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"no zip", zipped({}), zipped({"a": "b"}), pickle.dumps(3), skops.io.dumps([1, 2])],
+    [b"", b"no zip", zipped({}), zipped({"a": "b"}), pickle.dumps(3)],
 )
 def test_other_payloads_are_not_models(payload, tmp_path):
     refused(sealed(payload), tmp_path)
+
+
+def test_what_is_no_estimator(tmp_path):
+    refused(sealed(skops.io.dumps([1, 2])), tmp_path, match="no estimator but a list")
 
 
 @pytest.mark.parametrize("header", [b"{}", b"no json\n", b"[1]\n", b"[" * 60_000 + b"\n"])
@@ -545,7 +549,7 @@ def damaged(draw, content):
     return bytes(content)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_damaged_file_is_refused_or_the_same(tmp_path_factory, data):
     content = data.draw(damaged(good_file()[0]))
@@ -601,7 +605,7 @@ def at(value, path):
     return functools.reduce(operator.getitem, path, value)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.data())
 def test_altered_nodes(tmp_path_factory, data):
     parts = members()

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from gorelm.io import load, save
 from sklearn.linear_model import Ridge
 
 import gorelm
 from gorelm import GORELMRegressor, RobustELMRegressor, TableRegressor
 from gorelm.cli import main
 from gorelm.datasets import make_multitarget, read_table
+from gorelm.io import load, save
 
 QUICK = ["--nodes", 15]
 

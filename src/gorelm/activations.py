@@ -14,7 +14,15 @@ __all__ = ["ACTIVATIONS", "Activation"]
 
 def _sigmoid(Z: FloatArray) -> None:
     """1 / (1 + exp(−z)); where exp overflows to inf this is 0, as it should be."""
-    # Measured per 1e7 float64: this 20 ms, by tanh(z/2) 24 ms, scipy.special.expit 58 ms.
+    # Measured per 1e7 float64: by exp 20 ms, by tanh(z/2) 24 ms, scipy.special.expit 58 ms; but
+    # per 1e7 float32: by exp 9 ms, by tanh 7 ms.
+    if Z.dtype == np.float32:
+        half = np.float32(0.5)
+        Z *= half
+        np.tanh(Z, out=Z)
+        Z *= half
+        Z += half
+        return
     np.negative(Z, out=Z)
     np.exp(Z, out=Z)
     Z += 1

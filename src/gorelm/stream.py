@@ -12,12 +12,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from joblib import cpu_count
 from scipy import sparse
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from gorelm.factor import Factor, GramSum
 from gorelm.hidden import HiddenLayer
@@ -261,6 +263,12 @@ class HiddenBlocks:
         per_block = BLOCK_ROWS * hidden.n_outputs * self.dtype.itemsize
         self._n_kept = int(max(memory, 0) // max(per_block, 1))
         self.n_passes = 0
+        self._n_workers = max(1, min(8, cpu_count() - 1))
+        self._workers = ThreadPoolExecutor(self._n_workers, "hidden")
+        self._libraries = ThreadpoolController()
+        # Fresh memory for every block would cost half of what making it costs.
+        size = (min(BLOCK_ROWS, len(X)), hidden.n_outputs)
+        self._memory = [np.empty(size, self.dtype) for _ in range(self._n_workers + 3)]
 
     def __iter__(self) -> Iterator[tuple[slice, Array]]:
         """Go through the used rows once: where they are among the used ones, and H there."""
@@ -275,15 +283,15 @@ class HiddenBlocks:
         Meanwhile BLAS has one thread for each of them: its own threads would wait for each other.
         """
         self.n_passes += 1
-        n_workers = max(1, min(8, len(os.sched_getaffinity(0)) - 1))
         waiting: deque[tuple[slice, Array | Future[Array]]] = deque()
-        with threadpool_limits(1, "blas"), ThreadPoolExecutor(n_workers, "hidden") as workers:
+        memory = cycle(self._memory)
+        with self._libraries.limit(limits=1, user_api="blas"):
             for number, rows, x, where in self._places():
                 block: Any = self._kept.get(number)
                 if block is None:
-                    block = workers.submit(self._make, number, rows, x, where)
+                    block = self._workers.submit(self._make, number, rows, x, where, next(memory))
                 waiting.append((where, block))
-                if len(waiting) > n_workers + 1:
+                if len(waiting) > self._n_workers + 1:
                     yield self._ready(waiting)
             while waiting:
                 yield self._ready(waiting)
@@ -301,12 +309,16 @@ class HiddenBlocks:
         where, block = waiting.popleft()
         return where, block.result() if isinstance(block, Future) else block
 
-    def _make(self, number: int, rows: slice, x: Array, where: slice) -> Array:
+    def _make(
+        self, number: int, rows: slice, x: Array, where: slice, memory: Array | None = None
+    ) -> Array:
         scaled, _ = self._scaling.apply(x[self._used[rows]])
-        H = self._hidden.transform(scaled.astype(self.dtype, copy=False))
+        keep = number < self._n_kept
+        out = None if keep or memory is None else memory[: len(scaled)]
+        H = self._hidden.transform(scaled.astype(self.dtype, copy=False), out=out)
         if self._omega is not None:
             H *= self._omega[where, None].astype(H.dtype)
-        if number < self._n_kept:
+        if keep:
             self._kept[number] = H
         return H
 

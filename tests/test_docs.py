@@ -1,0 +1,176 @@
+"""What the documentation shows is what the code does.
+
+Every page's code runs in one namespace, in the order of the page. ``python`` blocks are executed,
+``pycon`` blocks must print what they show, and in ``console`` blocks every command must exist with
+the options that it is given.
+"""
+
+import doctest
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    path
+    for path in DOCS.rglob("*.rst")
+    if not {"_build", "_templates", "gallery", "generated"} & set(path.relative_to(DOCS).parts)
+)
+FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_WHITESPACE
+
+_BLOCK = re.compile(
+    r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"
+    r"(?P<body>(?:(?P=indent) +\S.*\n|[ \t]*\n)+)",
+    flags=re.M,
+)
+
+
+def blocks(text):
+    """Yield language, code and line number of every code block, in their order."""
+    for match in _BLOCK.finditer(text):
+        line = text[: match.start("body")].count("\n") + 1
+        yield match["language"], textwrap.dedent(match["body"]).strip("\n") + "\n", line
+
+
+def run_session(code, names, name, line):
+    """Run a block of ``>>>`` lines and compare what it prints."""
+    example = doctest.DocTestParser().get_doctest(code, names, name, name, line)
+    example.globs = names  # a doctest copies them; the page goes on with what a block has defined
+    failures = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    runner.run(example, out=failures.append, clear_globs=False)
+    assert not failures, "".join(failures)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_code_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for language, code, line in blocks(page.read_text(encoding="utf-8")):
+        if language == "python":
+            source = "\n" * (line - 1) + code
+            exec(compile(source, str(page), "exec"), names)
+        elif language == "pycon":
+            run_session(code, names, page.name, line)
+        else:
+            assert language in ("console", "text", "toml"), f"{page}:{line}: {language}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_no_code_escapes(page):
+    """Code that is in no block would never run."""
+    text = page.read_text(encoding="utf-8")
+    shown = text.count(">>> ")
+    assert shown == sum(code.count(">>> ") for language, code, _ in blocks(text))
+    assert not re.search(r"^\S.*::$\n\n +(import|from) ", text, flags=re.M)
+
+
+def commands():
+    for page in PAGES:
+        for language, code, line in blocks(page.read_text(encoding="utf-8")):
+            if language == "console":
+                for command in code.replace("\\\n", " ").splitlines():
+                    if command.strip():
+                        yield f"{page.relative_to(DOCS)}:{line}", command.split("#")[0].split()
+
+
+def test_commands_exist():
+    click = pytest.importorskip("click")
+    from gorelm.cli import main
+
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    seen = 0
+    for where, (program, *arguments) in commands():
+        seen += 1
+        if program == "make":
+            assert re.search(rf"^{arguments[0]}:", makefile, flags=re.M), where
+        elif program == "gorelm":
+            parse(click, main, arguments, where)
+        elif program == "python":
+            assert (ROOT / arguments[0]).is_file(), where
+        else:
+            assert program == "pip", f"{where}: {program}"
+    assert seen >= 2
+
+
+def parse(click, command, arguments, where):
+    """Let click read a command line to its end, without running it."""
+    context = command.make_context("gorelm", list(arguments), resilient_parsing=False)
+    while isinstance(command, click.Group):
+        name, command, arguments = command.resolve_command(context, [*context.protected_args_()])
+        context = command.make_context(name, arguments, parent=context)
+
+
+def test_blocks_are_found_and_can_fail():
+    page = (
+        "x\n\n.. code-block:: pycon\n\n   >>> a = 1\n\n   >>> a\n   1\n\ny\n\n"
+        "- z\n\n  .. code-block:: python\n     \n     b = a\n\nend\n"
+    )
+    (_, session, _), (language, code, line) = blocks(page)
+    assert (language, code, line) == ("python", "b = a\n", 15)
+    names: dict = {}
+    run_session(session, names, "page", 1)
+    exec(code, names)
+    assert names["b"] == 1
+    with pytest.raises(AssertionError, match="Got"):
+        run_session(">>> 1 + 1\n3\n", {}, "page", 1)
+
+
+# -- what the build checks ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def extensions(monkeypatch):
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    yield
+    for name in ("mathml", "site_check"):
+        sys.modules.pop(name, None)
+
+
+def test_formulas_of_the_library_and_of_the_pages_are_known(extensions):
+    from mathml import convert
+
+    inline = re.compile(r":math:`(.+?)`", flags=re.S)
+    block = re.compile(r"^( *)\.\. math::(.*\n(?:\1 +[^ :\n].*\n|\s*\n)*)", flags=re.M)
+    count = 0
+    for path in [*PAGES, *(ROOT / "src").rglob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        formulas = inline.findall(text) + [body for _, body in block.findall(text)]
+        for formula in formulas:
+            assert "<math" in convert(formula, block=True), (path, formula)
+        count += len(formulas)
+    assert count > 200
+    with pytest.raises(Exception, match="Unknown"):
+        convert(r"\nonsense", block=False)
+    assert "<mtext>l1_ratio</mtext>" in convert(r"\texttt{l1\_ratio}", block=False)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ('<a href="https://elsewhere.org">there</a><a href="#here" id="here">x</a>', None),
+        ('<img src="data:image/png;base64,AA">', None),
+        ('<link rel="canonical" href="https://elsewhere.org">', None),
+        ('<a href="b.html#there">x</a>', None),
+        ('<script src="https://cdn.org/mathjax.js"></script>', "loads https://cdn.org/mathjax.js"),
+        ('<link rel="stylesheet" href="//fonts.org/a.css">', "loads //fonts.org/a.css"),
+        ('<img src="http://elsewhere.org/a.png">', "loads http"),
+        ('<a href="c.html">x</a>', "c.html, which is not there"),
+        ('<a href="b.html#nowhere">x</a>', "b.html#nowhere"),
+        ('<a href="#nowhere">x</a>', "#nowhere"),
+    ],
+)
+def test_site_check(extensions, tmp_path, content, fault):
+    from site_check import problems
+
+    (tmp_path / "a.html").write_text(f"<html><body>{content}</body></html>")
+    (tmp_path / "b.html").write_text('<html><body><p id="there"></p></body></html>')
+    found = problems(tmp_path)
+    assert len(found) == (fault is not None), found
+    if fault:
+        assert fault in found[0]

@@ -149,6 +149,8 @@ class _Run:
         self.rows, self.factor, self.settings, self.direct = rows, factor, settings, direct
         self.callback = callback
         self.HtT = rows.HtT[:, None]
+        self._HtT = rows.put(self.HtT)
+        self.large = rows.shape[0] * rows.shape[1] >= LARGE
         self.sum_again = False  # whether H'U is summed over the rows at every check
 
     def solve(
@@ -181,13 +183,18 @@ class _Run:
         if moves is not None or (self.direct and start is not None):
             self._check(state, moves, 0, solution)
         next_adaptation = FIRST_ADAPTATION
+        state.move(self.rows.put)
+        plain_step = self.rows.accelerate(self._step)
         for iteration in range(1, settings.max_iter + 1):
             if not len(state.index):
                 break
             check = iteration == settings.max_iter or self._is_check(iteration)
             by_residuals = settings.stop == "residuals"
-            GB = self._update_weights(state)
-            moves = self._update_rows(state, GB, measure=check or by_residuals)
+            if not (check or by_residuals):
+                plain_step(state)
+                continue
+            moves = self._step(state, measure=True)
+            state.move(self.rows.get)
             done = None
             if by_residuals:
                 done = residuals_small(state, moves, self.rows, settings.eps_abs, settings.eps_rel)
@@ -196,6 +203,7 @@ class _Run:
                 if adapt:  # ever more rarely: ADMM converges once its penalties stand still
                     next_adaptation = 2 * iteration
                 self._check(state, moves, iteration, solution, done, adapt=adapt)
+            state.move(self.rows.put)
         if keep_live and moves is not None:
             solution.live = Live(state, moves, self.rows.E, self.rows.U)
         return solution
@@ -299,13 +307,18 @@ class _Run:
         usable = (typical > 0) & (problem.l1 > 0)
         return np.where(usable, SIGMA_START * problem.l1 / np.where(usable, typical, 1.0), rho)
 
+    def _step(self, s: Iterate, *, measure: bool = False) -> Moves | None:
+        GB = self._update_weights(s)
+        return self._update_rows(s, GB, measure=measure)
+
     def _update_weights(self, s: Iterate) -> Array:
         """Update B, Z and V; returns (H'H)B, which solving for B has given away."""
-        right = self.HtT + s.HtD
+        right = self._HtT + s.HtD
         if s.sigma is None:
             shift = s.problem.l2 / s.rho
             s.B = self.factor.solve(shift, right)
-            return np.asarray(right - shift[:, None] * s.B)
+            GB: Array = right - shift[:, None] * s.B
+            return GB
         right = right + (s.sigma / s.rho)[:, None] * (s.Z - s.V)
         shift = (s.problem.l2 + s.sigma) / s.rho
         s.B = self.factor.solve(shift, right)
@@ -313,7 +326,8 @@ class _Run:
         target = relax * s.B + (1.0 - relax) * s.Z + s.V
         Z = s.problem.penalty_prox(target, s.sigma)
         s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
-        return np.asarray(right - shift[:, None] * s.B)
+        GB = right - shift[:, None] * s.B
+        return GB
 
     def _update_rows(self, s: Iterate, GB: Array, *, measure: bool) -> Moves | None:
         if self.direct:
@@ -324,10 +338,10 @@ class _Run:
         # difference H'(E - U), H'E and H'U are known without another product with H; an error in
         # one of them is multiplied by 1 - relax / 2 in every step.
         HtE = s.HtD + s.HtU
-        HtU = 0.5 * (relax * (GB - self.HtT) + (1.0 - relax) * HtE + s.HtU - HtD)
+        HtU = 0.5 * (relax * (GB - self._HtT) + (1.0 - relax) * HtE + s.HtU - HtD)
         s.HtE_change = HtD + HtU - HtE
         s.HtD, s.HtU = HtD, HtU
-        if moves is None and self.rows.H.size >= LARGE and not self.sum_again:
+        if moves is None and self.large and self.rows.bounds_are_cheap and not self.sum_again:
             improve_bound(s, *self.rows.inner())
         return moves
 
@@ -335,7 +349,7 @@ class _Run:
 
     def _is_check(self, iteration: int) -> bool:
         """Check often while most fits end, the more so the less a check is beside an iteration."""
-        often = 2 if self.rows.H.size >= LARGE else 3
+        often = 2 if self.large else 3
         return iteration % (often if iteration <= 30 else 10) == 0
 
     def _check(

@@ -26,6 +26,7 @@ __all__ = [
     "EighFactor",
     "ExplicitInverse",
     "Factor",
+    "GramSum",
     "WideFactor",
     "gram",
     "gram_rows",
@@ -66,11 +67,29 @@ def gram(H: Array) -> Array:
     """
     if H.dtype == np.float64 and H.flags.c_contiguous and H.size:
         return np.asarray(blas.dsyrk(1.0, H.T, lower=1))
-    G = np.zeros((H.shape[1], H.shape[1]), order="F")
+    total = GramSum(H.shape[1])
     for start in range(0, len(H), _BLOCK_ROWS):
-        rows = np.ascontiguousarray(H[start : start + _BLOCK_ROWS], dtype=np.float64)
-        G = blas.dsyrk(1.0, rows.T, beta=1.0, c=G, lower=1, overwrite_c=1)
-    return G
+        total.add(H[start : start + _BLOCK_ROWS])
+    return total.G
+
+
+class GramSum:
+    """H'H (lower triangle, float64), a block of rows at a time.
+
+    Parameters
+    ----------
+    n_hidden : int
+        Number of columns of H.
+    """
+
+    def __init__(self, n_hidden: int) -> None:
+        self.G: Array = np.zeros((n_hidden, n_hidden), order="F")
+
+    def add(self, H: Array) -> None:
+        """Add the share of some rows."""
+        rows = np.ascontiguousarray(H, dtype=np.float64)
+        if rows.size:
+            self.G = blas.dsyrk(1.0, rows.T, beta=1.0, c=self.G, lower=1, overwrite_c=1)
 
 
 def gram_rows(H: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -143,6 +143,14 @@ class Iterate:
     def answer(self) -> Array:
         """The weights to return: Z, whose empty rows are exactly zero, where there is a Z."""
         return self.B if self.sigma is None else self.Z
+
+    def move(self, to: Callable[[Any], Any]) -> None:
+        """Bring what a step needs to where `to` brings arrays."""
+        self.problem = self.problem.moved(to)
+        for name in ("HtD", "HtU", "HtE_change", "rho", "B", "Z", "V", "Z_change"):
+            setattr(self, name, to(getattr(self, name)))
+        if self.sigma is not None:
+            self.sigma = to(self.sigma)
 
     def keep(self, which: Mask) -> None:
         """Drop the problems that `which` does not name."""

@@ -23,7 +23,9 @@ the optimum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -61,6 +63,7 @@ class Problem:
     l2: Any
     delta: Any = 0.0
     grouped: bool = True
+    is_sparse: bool = field(init=False, repr=False)  # whether any of them can empty nodes
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -74,16 +77,19 @@ class Problem:
             raise ValueError("tau, l1, l2 and delta must be finite and not negative")
         if (self.tau == 0).any() or (self.l1 + self.l2 == 0).any():
             raise ValueError("tau must be positive, and so must be l1 + l2")
+        object.__setattr__(self, "is_sparse", bool((self.l1 > 0).any()))
 
     @property
     def n_problems(self) -> int:
         """Number P of problems described."""
         return len(self.tau)
 
-    @property
-    def is_sparse(self) -> bool:
-        """Whether any of the problems can empty nodes."""
-        return bool((self.l1 > 0).any())
+    def moved(self, put: Callable[[Array], Any]) -> Problem:
+        """Return the problems with their numbers elsewhere, where `put` brings arrays."""
+        other = copy(self)
+        for name in ("tau", "l1", "l2", "delta"):
+            object.__setattr__(other, name, put(getattr(self, name)))
+        return other
 
     def select(self, which: npt.NDArray[Any]) -> Problem:
         """Return the problems that `which` (mask or indices) names."""
@@ -145,7 +151,8 @@ class Problem:
         divided by `rho`.
         """
         if self.loss == "squared":
-            return np.asarray(V * (self.tau / (self.tau + rho))[:, None], dtype=V.dtype)
+            share = (self.tau / (self.tau + rho))[:, None]
+            return np.asarray(V * share, dtype=V.dtype) if isinstance(V, np.ndarray) else V * share
         return shrink_rest(
             V,
             self._over_norms(self.tau / rho, omega),
@@ -172,11 +179,10 @@ class Problem:
 
     def penalty_prox(self, X: Array, sigma: Array) -> Array:
         """Map weights `X` by the proximal map of the sparse penalty divided by `sigma` (P,)."""
-        threshold = self.l1 / sigma
-        if not threshold.any():
+        if not self.is_sparse:
             return X
         # A threshold of zero must not divide by a norm of zero.
-        threshold = np.maximum(threshold, np.finfo(float).tiny)
+        threshold = (self.l1 / sigma).clip(min=np.finfo(float).tiny)
         return shrink(X, threshold if self.grouped else threshold[:, None], grouped=self.grouped)
 
     def penalty_slopes(self, X: Array, pull: Array) -> Array:

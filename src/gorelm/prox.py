@@ -3,6 +3,9 @@
 ``prox_{f}(V) = argmin_E  f(E) + 1/2 ||E - V||_F^2``: the step length is part of *f*. Arrays carry
 the targets on their last axis; whatever stands before it (rows, and the problems of a batch) is
 carried along. A *group* is one slice along that last axis; ungrouped maps act cell by cell.
+
+Only operators and methods that NumPy arrays share with the tensors of other libraries are used, so
+that the maps serve every owner of rows.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ Array = npt.NDArray[np.floating[Any]]
 
 def norms(A: Array, *, grouped: bool) -> Array:
     r"""Return :math:`\|a_g\|_2` for every group (last axis dropped), or :math:`|a|` per cell."""
-    if grouped:
+    if not grouped:
+        return abs(A)
+    if isinstance(A, np.ndarray):  # without an array of squares
         return np.asarray(np.sqrt(np.einsum("...m,...m->...", A, A)))
-    return np.abs(A)
+    return (A * A).sum(-1) ** 0.5
 
 
 def shrink(V: Array, threshold: Array, *, grouped: bool, knee: Array | float = 0.0) -> Array:
@@ -46,8 +51,8 @@ def shrink(V: Array, threshold: Array, *, grouped: bool, knee: Array | float = 0
     knee : array or float, default=0
         :math:`\delta`, where the Huber function turns from square to linear.
     """
-    factor = 1.0 - threshold / np.maximum(norms(V, grouped=grouped), threshold + knee)
-    return np.asarray(V * (factor[..., None] if grouped else factor), dtype=V.dtype)
+    factor = 1.0 - threshold / norms(V, grouped=grouped).clip(min=threshold + knee)
+    return _as(V, V * (factor[..., None] if grouped else factor))
 
 
 def shrink_rest(V: Array, threshold: Array, *, grouped: bool, knee: Array | float = 0.0) -> Array:
@@ -56,5 +61,10 @@ def shrink_rest(V: Array, threshold: Array, *, grouped: bool, knee: Array | floa
     Computed as :math:`k\,v / \max(\|v\|,\, k + \delta)` and not as a difference: for a v that is
     larger by many orders it would be all rounding. Parameters as for `shrink`.
     """
-    factor = threshold / np.maximum(norms(V, grouped=grouped), threshold + knee)
-    return np.asarray(V * (factor[..., None] if grouped else factor), dtype=V.dtype)
+    factor = threshold / norms(V, grouped=grouped).clip(min=threshold + knee)
+    return _as(V, V * (factor[..., None] if grouped else factor))
+
+
+def _as(V: Array, values: Array) -> Array:
+    """Return values in the precision of V, which float64 numbers have widened."""
+    return np.asarray(values, dtype=V.dtype) if isinstance(V, np.ndarray) else values

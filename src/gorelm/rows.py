@@ -1,25 +1,26 @@
 """The row pass: everything that is as long as the data lives here, and nowhere else.
 
 E and U of a row need only that row of H and T. One pass over the rows takes the weights B and
-returns sums of the size of B; the loop in `admm.py` never sees N. Another owner of rows (streamed
-blocks, a GPU, a cluster) implements the same methods and gets the same iterates.
+returns sums of the size of B; the loop in `admm.py` never sees N. Other owners of rows (streamed
+blocks, a GPU, a cluster) have the same methods and get the same iterates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from gorelm.factor import product
+from gorelm.factor import CholeskyFactor, EighFactor, Factor, gram, product
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.quantiles import weighted_quantiles
 
-__all__ = ["Moves", "Rows", "typical_norm", "within"]
+__all__ = ["Moves", "NormSummary", "Rows", "factor_for", "typical_norm", "within"]
+
+Step = TypeVar("Step", bound=Callable[..., Any])
 
 # Multiplications per block and product. A small block stays in cache between its two products,
 # and BLAS does not repack it: twice as fast as all rows at once (6000 x 1000 x 8). Sums over rows
@@ -73,7 +74,7 @@ class Rows:
         self.HtT = product(H, self.T) if HtT is None else HtT
         self._omega = omega
         self._observed = observed
-        self.E = self.U = np.zeros((len(H), 0, T.shape[1]), dtype=H.dtype)
+        self.E = self.U = np.zeros((H.shape[0], 0, T.shape[1]), dtype=H.dtype)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -84,6 +85,25 @@ class Rows:
     def dtype(self) -> np.dtype[Any]:
         """Precision of the N-sized state."""
         return self.H.dtype
+
+    # Whether a lower bound costs little beside a step, so that every step may improve it.
+    bounds_are_cheap = True
+
+    def put(self, values: Any) -> Any:
+        """Bring an array of the loop to where the rows are; here it is there already."""
+        return values
+
+    def get(self, values: Any) -> Any:
+        """Bring it back."""
+        return values
+
+    def accelerate(self, step: Step) -> Step:
+        """Return a faster version of the loop's step, where there is one."""
+        return step
+
+    def factor(self, like: Problem) -> Factor:
+        """Return what solves (H'H + s I) X = R, for as many problems at once as `like` has."""
+        return factor_for(like)(gram(self.H))
 
     def start(self, problem: Problem, cap: float = np.inf) -> Array:
         """Set U = 0 and E = 0, but where a norm of T is beyond `cap`, the E that takes it back.
@@ -101,7 +121,7 @@ class Rows:
         near = within(self.T, problem, self._omega, cap)
         if near is not self.T:
             self.E += (near - self.T)[:, None]
-            HtD += _product(self.H, self.E)
+            HtD += self._summed(self.E)
         return HtD
 
     def resume(
@@ -119,12 +139,12 @@ class Rows:
             As for `step`.
         """
         weights, count = self._flat(B), B.shape[1]
-        self.E = np.empty((len(self.H), *B.shape[1:]), dtype=self.H.dtype)
-        self.U = np.asarray(dual / rho[:, None], dtype=self.H.dtype)
+        self.E = np.empty((len(self.T), *B.shape[1:]), dtype=self.dtype)
+        self.U = np.asarray(dual / rho[:, None], dtype=self.dtype)
         products = np.zeros((len(B), 2 * count, B.shape[2]))
         sums, loss = np.zeros((3, count)), np.zeros((2, count))
-        for rows in self._blocks(weights.shape[1]):
-            h, t, u = self.H[rows], self.T[rows], self.U[rows]
+        for rows, h in self._pass(weights.shape[1]):
+            t, u = self.T[rows], self.U[rows]
             e = (h @ weights).reshape(len(h), *B.shape[1:]) - t[:, None]
             products += _product(h, np.concatenate([e - u, u], axis=1))
             sums += [_squares(e), _squares(u), _inner(u, t)]
@@ -138,7 +158,7 @@ class Rows:
     def products(self, start: int) -> tuple[Array, Array]:
         """Return H'(E - U) and H'U of the nodes from `start` on, for E and U as they are."""
         both = np.concatenate([self.E - self.U, self.U], axis=1)
-        sums = self._summed(self.H[:, start:], both)
+        sums = self._summed(both, self.H[:, start:])
         return sums[:, : self.U.shape[1]], sums[:, self.U.shape[1] :]
 
     def inner(self) -> tuple[Array, Array]:
@@ -147,12 +167,13 @@ class Rows:
 
     def pull(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""
-        return self._summed(self.H, self.U[:, which])
+        return self._summed(self.U[:, which])
 
-    def _summed(self, H: Array, D: Array) -> Array:
-        sums = np.zeros((H.shape[1], *D.shape[1:]))
-        for rows in self._blocks(D[0].size if len(D) else 1):
-            sums += _product(H[rows], D[rows])
+    def _summed(self, D: Array, H: Array | None = None) -> Array:
+        """Return H'D, of all nodes or of those whose H is given."""
+        sums = np.zeros((self.shape[1] if H is None else H.shape[1], *D.shape[1:]))
+        for rows, h in self._pass(D[0].size if len(D) else 1, H):
+            sums += _product(h, D[rows])
         return sums
 
     def dual(
@@ -165,8 +186,9 @@ class Rows:
         """Return the multipliers scale (rho U - H correction) of some problems, (N, ., m)."""
         Y = self.U[:, which] * (scale * rho)[which, None]
         if correction is not None and correction[:, which].any():
-            A = scale[which, None] * correction[:, which]
-            Y -= (self.H @ self._flat(A)).reshape(Y.shape)
+            A = self._flat(scale[which, None] * correction[:, which])
+            for rows, h in self._pass(A.shape[1]):
+                Y[rows] -= (h @ A).reshape(-1, *Y.shape[1:])
         return np.asarray(Y, dtype=self.dtype)
 
     def keep(self, which: npt.NDArray[np.bool_]) -> None:
@@ -181,9 +203,17 @@ class Rows:
         """Return the squared norm of T."""
         return float(np.einsum("nm,nm->", self.T, self.T, dtype=float))
 
+    def norm_summary(self, problem: Problem) -> NormSummary:
+        """Return what `typical_residual` needs to know of these rows."""
+        return NormSummary.of(self.T, problem, self._omega)
+
     def typical_residual(self, problem: Problem) -> float:
         """Return the geometric mean of the residual norms of B = 0."""
-        return typical_norm(self.T, problem, self._omega)
+        return self.norm_summary(problem).typical
+
+    def bring_within(self, problem: Problem, limit: float) -> None:
+        """Shorten targets beyond `limit`, in units of the rows' omega."""
+        self.T = within(self.T, problem, self._omega, limit)
 
     def step(
         self,
@@ -215,11 +245,11 @@ class Rows:
         moves : Moves or None
         """
         weights, HtD = self._flat(B), np.zeros(B.shape)
-        relax_, keep_ = self.H.dtype.type(relax), self.H.dtype.type(1.0 - relax)
+        relax_, keep_ = self.dtype.type(relax), self.dtype.type(1.0 - relax)
         if measure:
             residuals, before = np.empty_like(self.E), self.E.copy()
-        for rows in self._blocks(weights.shape[1]):
-            h, e_old = self.H[rows], self.E[rows]
+        for rows, h in self._pass(weights.shape[1]):
+            e_old = self.E[rows]
             residual = (h @ weights).reshape(len(h), *B.shape[1:])
             residual -= self.T[rows][:, None]
             v = relax_ * residual
@@ -260,9 +290,9 @@ class Rows:
         """
         reach, squares = np.zeros(A.shape[1]), np.zeros(A.shape[1])
         weights, rho = self._flat(A), rho.astype(self.dtype)[:, None]
-        for rows in self._blocks(weights.shape[1]):
+        for rows, h in self._pass(weights.shape[1]):
             Y = rho * self.U[rows][:, which]
-            Y -= (self.H[rows] @ weights).reshape(Y.shape)
+            Y -= (h @ weights).reshape(Y.shape)
             reach = np.maximum(reach, problem.dual_reach(Y, self._rows_of(self._omega, rows)))
             squares += _squares(Y)
         return reach, squares
@@ -275,8 +305,8 @@ class Rows:
     def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
         """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
         total, weights = np.zeros((2, X.shape[1])), self._flat(X)
-        for rows in self._blocks(weights.shape[1]):
-            outputs = (self.H[rows] @ weights).reshape(-1, *X.shape[1:])
+        for rows, h in self._pass(weights.shape[1]):
+            outputs = (h @ weights).reshape(-1, *X.shape[1:])
             total += self._loss(outputs - self.T[rows][:, None], problem, cap, rows)
         return total
 
@@ -284,8 +314,8 @@ class Rows:
         """Return H'R (L, P, m), <R, T> (P,) and <R, R> (P,) of the residuals R = HX - T."""
         HtR, RT, RR = np.zeros(X.shape), np.zeros(X.shape[1]), np.zeros(X.shape[1])
         weights = self._flat(X)
-        for rows in self._blocks(weights.shape[1]):
-            h, t = self.H[rows], self.T[rows]
+        for rows, h in self._pass(weights.shape[1]):
+            t = self.T[rows]
             R = (h @ weights).reshape(-1, *X.shape[1:]) - t[:, None]
             HtR += _product(h, R)
             RT += _inner(R, t)
@@ -305,37 +335,77 @@ class Rows:
             v = v * self._observed[rows][:, None]
         return problem.multipliers(v, rho, self._rows_of(self._omega, rows))
 
+    def _pass(self, n_columns: int, H: Array | None = None) -> Iterator[tuple[slice, Array]]:
+        """Go through the rows once, for products with so many columns: where, and H there."""
+        H = self.H if H is None else H
+        for rows in self._blocks(n_columns):
+            yield rows, H[rows]
+
     def _blocks(self, n_columns: int) -> Iterator[slice]:
         n_rows, n_hidden, _ = self.shape
-        smallest = 32 if n_columns < 32 else 256
-        size = max(smallest, _BLOCK_WORK // max(1, n_hidden * n_columns))
-        for start in range(0, n_rows, size):
-            yield slice(start, min(start + size, n_rows))
+        return cut(n_rows, n_hidden, n_columns)
 
     def _flat(self, B: Array) -> Array:
-        return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.H.dtype)
+        return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.dtype)
 
     @staticmethod
     def _rows_of(values: Array | None, rows: slice) -> Array | None:
         return None if values is None else values[rows]
 
 
-def typical_norm(T: Array, problem: Problem, omega: Array | None) -> float:
-    """Geometric mean of the norms of T, a scale that a few rows cannot move far.
+def factor_for(problem: Problem) -> type[CholeskyFactor] | type[EighFactor]:
+    """One decomposition for many shifts, or the cheapest for one."""
+    return CholeskyFactor if problem.n_problems == 1 else EighFactor
 
-    Zeros, and what beside the ninth decile is rounding of zeros, are left out.
-    """
-    r = problem.residual_norms(T)
-    omega = np.ones(len(r)) if omega is None else omega
-    omega = np.broadcast_to(_column(omega, r), r.shape)
-    known = (r > 0) & (omega > 0)
-    if not known.any():
-        return 1.0
-    sizes, weights = (r[known] / omega[known]).astype(float), omega[known] ** 2
-    if sizes.min() <= 1e-13 * sizes.max():
-        sound = sizes > 1e-13 * weighted_quantiles(sizes, 0.9, weights)
-        sizes, weights = sizes[sound], weights[sound]
-    return float(np.exp((weights @ np.log(sizes)) / weights.sum()))
+
+def cut(n_rows: int, n_hidden: int, n_columns: int) -> Iterator[slice]:
+    """Cut rows into blocks that stay in cache between their two products."""
+    smallest = 32 if n_columns < 32 else 256
+    size = max(smallest, _BLOCK_WORK // max(1, n_hidden * n_columns))
+    for start in range(0, n_rows, size):
+        yield slice(start, min(start + size, n_rows))
+
+
+class NormSummary(NamedTuple):
+    """Norms of targets by their binary exponents: summaries of several rows' owners add up."""
+
+    weights: Array  # summed over the norms of an exponent
+    logs: Array  # weighted logarithms, summed likewise
+
+    @classmethod
+    def of(cls, T: Array, problem: Problem, omega: Array | None) -> NormSummary:
+        """Summarise the norms of T, taken back to rows of weight 1; zeros are left out."""
+        r = problem.residual_norms(T)
+        omega = np.ones(len(r)) if omega is None else omega
+        omega = np.broadcast_to(_column(omega, r), r.shape)
+        known = (r > 0) & (omega > 0)
+        sizes, weights = (r[known] / omega[known]).astype(float), omega[known] ** 2
+        exponents = np.frexp(sizes)[1] + _EXPONENTS // 2
+        logs = weights * np.log(sizes)
+        sums = (np.bincount(exponents, values, _EXPONENTS) for values in (weights, logs))
+        return cls(*(np.asarray(values, dtype=float) for values in sums))
+
+    @property
+    def typical(self) -> float:
+        """Geometric mean of the norms, a scale that a few rows cannot move far.
+
+        What beside the ninth decile is rounding of zeros is left out.
+        """
+        total = self.weights.sum()
+        if not total:
+            return 1.0
+        ninth_decile = int(np.argmax(np.cumsum(self.weights) >= 0.9 * total))
+        sound = slice(max(0, ninth_decile - _ROUNDING), None)
+        return float(np.exp(self.logs[sound].sum() / self.weights[sound].sum()))
+
+
+_EXPONENTS = 2200  # of float64, subnormal numbers included
+_ROUNDING = 43  # binary orders: 1e-13
+
+
+def typical_norm(T: Array, problem: Problem, omega: Array | None) -> float:
+    """Return the geometric mean of the norms of T; see `NormSummary.typical`."""
+    return NormSummary.of(T, problem, omega).typical
 
 
 def within(T: Array, problem: Problem, omega: Array | None, limit: float) -> Array:

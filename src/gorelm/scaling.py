@@ -46,7 +46,11 @@ class Scaling:
         """
         if kind is None:
             return cls(np.zeros(A.shape[1]), np.ones(A.shape[1]))
-        centre, scale = _RULES[kind](A, weights)
+        return cls.of(*_RULES[kind](A, weights))
+
+    @classmethod
+    def of(cls, centre: Array, scale: Array) -> Scaling:
+        """Return the scaling with these numbers, but for columns without a spread."""
         # A column that is constant up to rounding has nothing to scale.
         constant = ~(scale > np.maximum(10 * np.finfo(float).eps * np.abs(centre), _TINY))
         return cls(centre, np.where(constant, 1.0, scale))

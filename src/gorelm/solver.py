@@ -29,7 +29,6 @@ from gorelm import admm
 from gorelm.admm import ADAPTIVE, Record, Settings, Solution, State
 from gorelm.factor import (
     CholeskyFactor,
-    EighFactor,
     ExplicitInverse,
     Factor,
     Indices,
@@ -41,10 +40,10 @@ from gorelm.factor import (
 from gorelm.iterate import Live
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
-from gorelm.rows import Rows, typical_norm, within
+from gorelm.rows import Rows, factor_for, typical_norm, within
 from gorelm.rowspace import RowSpace
 
-__all__ = ["System", "minimum_norm", "refuse_huge", "solve"]
+__all__ = ["System", "minimum_norm", "refuse_huge", "solve", "solve_rows"]
 
 # Robust losses see only the direction of a target this many typical sizes away (to the eighth
 # digit); its length would only cost digits of everything else.
@@ -78,6 +77,32 @@ def solve(
     """
     system = System(H, T, problem, omega, observed, tol=settings.tol)
     return system.solve(problem, settings, callback)
+
+
+def solve_rows(
+    rows: Rows,
+    problem: Problem,
+    *,
+    settings: Settings = ADAPTIVE,
+    callback: Callable[[Record], Any] | None = None,
+) -> Solution:
+    """Minimise `problem` over B for rows of any owner, by H'H whatever the shape of H.
+
+    Parameters
+    ----------
+    rows : Rows
+        Owner of H and T.
+    problem, settings, callback
+        See `gorelm.admm.solve`.
+    """
+    if problem.loss != "squared":
+        rows.bring_within(problem, _FARTHEST * rows.typical_residual(problem))
+    factor = rows.factor(problem)
+    direct = problem.loss == "squared" and rows.complete
+    if direct and not problem.is_sparse and settings.stop == "gap":
+        coef = factor.solve(problem.l2 / problem.tau, _repeat(rows.HtT, problem.n_problems))
+        return Solution.exact(coef, _ridge_objective(problem, rows.TT(), rows.HtT, coef))
+    return admm.solve(rows, factor, problem, settings, callback, direct=direct)
 
 
 class _Way(NamedTuple):
@@ -125,7 +150,7 @@ class System:
         self._use(H)
         self.T, self._omega, self._observed = T, omega, observed
         self._direct = like.loss == "squared" and observed is None
-        self._kind = ExplicitInverse if inverse else _factor_for(like)
+        self._kind = ExplicitInverse if inverse else factor_for(like)
         self._exact = tol < 1e-3
         self._live: Live | None = None
 
@@ -316,9 +341,13 @@ class System:
             coef: Array = (H.T @ A.reshape(len(A), -1)).reshape(-1, *A.shape[1:])
         else:
             coef = self._factor.solve(shifts, _repeat(HtT, count))
-        # At the optimum <HB, HB - T> = -(l2 / tau) <B, B>.
-        objective = 0.5 * problem.tau * (np.vdot(T, T) - np.einsum("lpm,lm->p", coef, HtT))
-        return Solution.exact(coef, objective)
+        TT = float(np.vdot(T, T))
+        return Solution.exact(coef, _ridge_objective(problem, TT, HtT, coef))
+
+
+def _ridge_objective(problem: Problem, TT: float, HtT: Array, coef: Array) -> Array:
+    # At the optimum <HB, HB - T> = -(l2 / tau) <B, B>.
+    return np.asarray(0.5 * problem.tau * (TT - np.einsum("lpm,lm->p", coef, HtT)))
 
 
 def refuse_huge(A: Array, name: str, dtype: np.dtype[Any], remedy: str) -> None:
@@ -350,11 +379,6 @@ def minimum_norm(H: Array, T: Array, cond: float | None = None) -> Array:
     if failed:
         raise linalg.LinAlgError("the singular value decomposition of the hidden outputs failed")
     return np.asarray(B[:n_hidden])
-
-
-def _factor_for(problem: Problem) -> type[CholeskyFactor] | type[EighFactor]:
-    """One decomposition for many shifts, or the cheapest for one."""
-    return CholeskyFactor if problem.n_problems == 1 else EighFactor
 
 
 def _expanded(solution: Solution, space: RowSpace) -> Solution:

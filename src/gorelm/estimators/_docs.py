@@ -84,6 +84,13 @@ callback : callable, default=None
     Called with a dict (iteration, objective, dual_gap, primal_residual, dual_residual, rho, sigma)
     at each checked iteration; a true return value ends the fit there."""
 
+LARGE = """\
+memory_budget : float or str, default=None
+    Memory for a fit, in bytes or as in "4GB"; None: half of the machine's. When the hidden outputs
+    H would exceed it they are never held whole: they are made in blocks of rows (in float32), in
+    every iteration anew but for those blocks that fit. X may then be a memory map, or
+    :class:`gorelm.stream.RowBlocks` (a Parquet file, or blocks from anywhere)."""
+
 SEED = """\
 random_state : int, RandomState instance or None, default=None
     Seed of the hidden layer; pass an int for reproducible results."""
@@ -154,6 +161,7 @@ _PARTS = {
     "growing": GROWING,
     "grown": GROWN,
     "solver": SOLVER,
+    "large": LARGE,
     "seed": SEED,
     "fitted": FITTED,
     "search": SEARCH,

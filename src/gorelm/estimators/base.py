@@ -18,7 +18,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm.admm import ADAPTIVE, PAPER, Record, Settings, Solution
 from gorelm.diagnostics import outlier_threshold
-from gorelm.estimators.design import Design, Mask, row_norms, usable_rows, validate_targets
+from gorelm.estimators.design import (
+    Design,
+    Mask,
+    row_norms,
+    usable_rows,
+    validate_targets,
+)
 from gorelm.hidden import HiddenLayer
 from gorelm.problem import Problem
 from gorelm.prox import Array
@@ -129,7 +135,9 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        X, T, w = self._validate(X, y, sample_weight)
+        self._fit_rows(*self._validate(X, y, sample_weight))
+
+    def _fit_rows(self, X: Any, T: Array, w: Array) -> None:
         used = usable_rows(T, w)
         rows = slice(None) if used.all() else used
         w = w[rows]
@@ -167,26 +175,34 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return design.times_omega(self._hidden_outputs(design.X, design.offset)), design
 
     def _first_layer(self, design: Design) -> HiddenLayer:
+        rows = {"X": design.X, "sample_weight": design.w, "offset": design.offset}
+        return self._draw(design.X.shape[1], **rows)
+
+    def _draw(self, n_features: int, **rows: Any) -> HiddenLayer:
+        """Draw the layer; radial nodes need to see the rows."""
         return HiddenLayer.draw(
             self._n_first,
-            design.X.shape[1],
+            n_features,
             activation=self.activation,
             weights=self.weights,
             weight_scale=self.weight_scale,
             direct_link=self.direct_link,
             random_state=self.random_state,
-            X=design.X,
-            sample_weight=design.w,
-            offset=design.offset,
+            **rows,
         )
 
     def _scaled(self, X: Any, T: Array, w: Array) -> Design:
         """Apply the scalings."""
-        known = ~np.isnan(T)
         X, offset = self._input_scaling.apply(X)
-        T, _ = self._target_scaling.apply(T)
         values = X if offset is None else X.data
         refuse_huge(values, "X", X.dtype, "set input_scaling or rescale X")
+        T, omega, observed = self._scaled_targets(T, w)
+        return Design(X, offset, T, w, omega, observed)
+
+    def _scaled_targets(self, T: Array, w: Array) -> tuple[Array, Array | None, Mask | None]:
+        """Return T scaled and times omega, with 0 where unknown; omega; and the known cells."""
+        known = ~np.isnan(T)
+        T, _ = self._target_scaling.apply(T)
         remedy = "set target_scaling, rescale y, or mark as NaN what cannot be a measurement"
         refuse_huge(T, "y", T.dtype, remedy)
         refuse_huge(w, "sample_weight", w.dtype, "divide the weights by their mean")
@@ -194,7 +210,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         T[~known] = 0.0
         if omega is not None:
             T *= omega[:, None]
-        return Design(X, offset, T, w, omega, None if known.all() else known)
+        return T, omega, None if known.all() else known
 
     def _remember(self, found: Weights) -> None:
         require_finite(found)

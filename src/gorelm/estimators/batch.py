@@ -11,8 +11,9 @@ from sklearn.utils._param_validation import Interval
 
 from gorelm.admm import PAPER, Record, Settings
 from gorelm.estimators._docs import document
-from gorelm.estimators.base import IterativeELM, SizedELM, Weights, by_pattern, parameters
+from gorelm.estimators.base import SizedELM, Weights, by_pattern, parameters
 from gorelm.estimators.design import Mask
+from gorelm.estimators.large import LargeELM
 from gorelm.factor import product
 from gorelm.problem import Problem
 from gorelm.prox import Array
@@ -74,7 +75,7 @@ class ELMRegressor(SizedELM):
 
 @document
 @parameters
-class RELMRegressor(SizedELM, IterativeELM):
+class RELMRegressor(LargeELM):
     r"""Regularised ELM: ridge, or an elastic net with intercept, for each target by itself.
 
     .. math:: \min_{\beta_0, \beta}\; \frac{C}{2} \|H\beta + \beta_0 - t\|_2^2
@@ -95,6 +96,7 @@ class RELMRegressor(SizedELM, IterativeELM):
         Whether to fit an unpenalised intercept.
     {hidden}
     {solver}
+    {large}
     {seed}
 
     Attributes
@@ -111,8 +113,7 @@ class RELMRegressor(SizedELM, IterativeELM):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SizedELM._parameter_constraints,
-        **IterativeELM._parameter_constraints,
+        **LargeELM._parameter_constraints,
         "C": [_POSITIVE],
         "l1_ratio": [_SHARE],
         "fit_intercept": ["boolean"],
@@ -157,10 +158,17 @@ class RELMRegressor(SizedELM, IterativeELM):
     def _overwrites_hidden(self) -> bool:
         return self.fit_intercept
 
+    def _require_streamable(self) -> None:
+        if self.fit_intercept:
+            raise ValueError(
+                "fit_intercept=True needs all of H in memory: raise memory_budget, or centre y"
+            )
+        super()._require_streamable()
+
 
 @document
 @parameters
-class ORELMRegressor(SizedELM, IterativeELM):
+class ORELMRegressor(LargeELM):
     r"""Outlier-robust ELM: absolute errors of each target by itself, and ridge.
 
     .. math:: \min_B\; \sum_{ij} |(HB - T)_{ij}| + \frac{1}{2C} \|B\|_F^2
@@ -173,6 +181,7 @@ class ORELMRegressor(SizedELM, IterativeELM):
         Weight of the errors against the penalty; smaller is smoother.
     {hidden}
     {solver}
+    {large}
     {seed}
 
     Attributes
@@ -189,8 +198,7 @@ class ORELMRegressor(SizedELM, IterativeELM):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SizedELM._parameter_constraints,
-        **IterativeELM._parameter_constraints,
+        **LargeELM._parameter_constraints,
         "C": [_POSITIVE],
     }
     # Its authors run twenty steps on the residual split alone.
@@ -204,7 +212,7 @@ class ORELMRegressor(SizedELM, IterativeELM):
 
 @document
 @parameters
-class GRELMRegressor(SizedELM, IterativeELM):
+class GRELMRegressor(LargeELM):
     r"""Generalised regularised ELM: squared errors, nodes emptied for all targets together.
 
     .. math:: \min_B\; \frac{C}{2} \|HB - T\|_F^2 + \lambda\alpha \|B\|_{2,1}
@@ -220,6 +228,7 @@ class GRELMRegressor(SizedELM, IterativeELM):
         Share of the l2,1 penalty, which empties nodes.
     {hidden}
     {solver}
+    {large}
     {seed}
 
     Attributes
@@ -237,8 +246,7 @@ class GRELMRegressor(SizedELM, IterativeELM):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SizedELM._parameter_constraints,
-        **IterativeELM._parameter_constraints,
+        **LargeELM._parameter_constraints,
         "C": [_POSITIVE],
         "lam": [_POSITIVE],
         "l1_ratio": [_SHARE],
@@ -254,7 +262,7 @@ class GRELMRegressor(SizedELM, IterativeELM):
 
 @document
 @parameters
-class GORELMRegressor(SizedELM, IterativeELM):
+class GORELMRegressor(LargeELM):
     r"""Generalised outlier-robust ELM: a corrupted row cannot bend the model, and is named.
 
     .. math:: \min_B\; \tau \sum_i h_\delta(\|h_i B - t_i\|_2) + \lambda\alpha \|B\|_{2,1}
@@ -280,6 +288,7 @@ class GORELMRegressor(SizedELM, IterativeELM):
         of about the noise keeps the model from predicting just that.
     {hidden}
     {solver}
+    {large}
     {seed}
 
     Attributes
@@ -297,8 +306,7 @@ class GORELMRegressor(SizedELM, IterativeELM):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **SizedELM._parameter_constraints,
-        **IterativeELM._parameter_constraints,
+        **LargeELM._parameter_constraints,
         "lam": [_POSITIVE],
         "l1_ratio": [_SHARE],
         "tau": [_POSITIVE],

@@ -19,6 +19,7 @@ __all__ = [
     "Mask",
     "require_targets",
     "row_norms",
+    "typical_size",
     "usable_rows",
     "validate_targets",
 ]
@@ -60,8 +61,7 @@ class Design:
 
     def typical_size(self) -> float:
         """Return the median norm of a row of targets."""
-        sizes = row_norms(self.T) if self.omega is None else row_norms(self.T) / self.omega
-        return float(weighted_quantiles(sizes, 0.5, self.w))
+        return typical_size(self.T, self.w, self.omega)
 
     def residuals(self, outputs: Array, intercept: Array | float = 0.0) -> Array:
         """Return outputs (times omega) less targets, with omega taken out; 0 where unknown."""
@@ -104,6 +104,12 @@ def require_targets(known: Mask) -> None:
     if not known.any(axis=0).all():
         empty = np.flatnonzero(~known.any(axis=0)).tolist()
         raise ValueError(f"no value of target column(s) {empty} is known (of positive weight)")
+
+
+def typical_size(T: Array, w: Array, omega: Array | None) -> float:
+    """Return the median norm of a row of targets T, which are multiplied by omega."""
+    sizes = row_norms(T) if omega is None else row_norms(T) / omega
+    return float(weighted_quantiles(sizes, 0.5, w))
 
 
 def row_norms(A: Array) -> Array:

@@ -1,0 +1,128 @@
+"""Batch estimators for more rows than fit in memory: the same fit with another owner of rows."""
+
+from __future__ import annotations
+
+import os
+import re
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from gorelm.estimators.base import IterativeELM, SizedELM, parameters
+from gorelm.estimators.design import typical_size, usable_rows, validate_targets
+from gorelm.hidden import ACTIVATIONS
+from gorelm.prox import Array
+from gorelm.scaling import Scaling
+from gorelm.solver import solve_rows
+from gorelm.stream import HiddenBlocks, RowBlocks, StreamedRows, fit_input_scaling
+
+__all__ = ["LargeELM", "in_bytes"]
+
+
+@parameters
+class LargeELM(SizedELM, IterativeELM):
+    """A batch method that streams its rows when their hidden outputs would not fit in memory."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **SizedELM._parameter_constraints,
+        **IterativeELM._parameter_constraints,
+        "memory_budget": [Interval(Real, 0, None, closed="neither"), str, None],
+    }
+
+    memory_budget: float | str | None = None
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        if isinstance(X, RowBlocks):
+            self._take_names(X)
+            T, w = validate_targets(self, X, y, sample_weight)
+            self._fit_blocks(X, T, w, in_bytes(self.memory_budget))
+        else:
+            super()._fit(X, y, sample_weight)
+
+    def _fit_rows(self, X: Any, T: Array, w: Array) -> None:
+        budget = in_bytes(self.memory_budget)
+        n_outputs = self.n_hidden + (X.shape[1] if self.direct_link else 0)
+        if X.shape[0] * n_outputs * X.dtype.itemsize <= budget:
+            super()._fit_rows(X, T, w)
+        else:
+            self._fit_blocks(RowBlocks.from_array(X), T, w, budget)
+
+    def _fit_blocks(self, X: RowBlocks, T: Array, w: Array, budget: float) -> None:
+        """Fit with H in blocks; within the budget come first what the loop needs, then blocks."""
+        self._require_streamable()
+        used = usable_rows(T, w)
+        self._input_scaling = fit_input_scaling(self.input_scaling, X, w, used)
+        T_used, w_used = T[used], w[used]
+        self._target_scaling = Scaling.fit(self.target_scaling, T_used, w_used)
+        T_scaled, omega, observed = self._scaled_targets(T_used, w_used)
+        self.hidden_ = self._draw(X.shape[1])
+
+        n_rows, n_targets, n_hidden = *T_used.shape, self.hidden_.n_outputs
+        loop = 44 * n_rows * n_targets + 24 * n_hidden**2 + X.nbytes
+        H = HiddenBlocks(X, used, self._input_scaling, self.hidden_, omega, memory=budget - loop)
+        rows = StreamedRows(H, T_scaled, omega, observed)
+        size = typical_size(T_scaled, w_used, omega)
+        found = solve_rows(rows, self._problem(), settings=self._settings(), callback=self.callback)
+        del rows, H, T_scaled
+        self._remember(self._weights_of(found))
+        self._score(self._residuals(X, T), T, used, w_used, size)
+
+    def _require_streamable(self) -> None:
+        if ACTIVATIONS[self.activation].radial:
+            raise ValueError(
+                f"{self.activation!r} nodes take rows of the data as centres, which needs all of "
+                "H in memory: use another activation, or raise memory_budget"
+            )
+
+    def _take_names(self, X: RowBlocks) -> None:
+        self.n_features_in_ = X.shape[1]
+        self.__dict__.pop("feature_names_in_", None)
+        if X.feature_names is not None:
+            self.feature_names_in_ = np.array(X.feature_names, dtype=object)
+
+    def _validate_new(self, X: Any) -> Any:
+        if not isinstance(X, RowBlocks):
+            return super()._validate_new(X)
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", None)
+        if X.shape[1] != self.n_features_in_ or (
+            X.feature_names is not None and names is not None and X.feature_names != list(names)
+        ):
+            raise ValueError(
+                f"X has inputs {X.feature_names or X.shape[1]}; the model was fitted with "
+                f"{self.n_features_in_ if names is None else list(names)}"
+            )
+        return X
+
+    def _outputs(self, X: Any) -> Array:
+        if not isinstance(X, RowBlocks):
+            return super()._outputs(X)
+        out = np.empty((len(X), self.coef_.shape[1]))
+        for rows, x in X:
+            out[rows] = super()._outputs(x)
+        return out
+
+
+def in_bytes(budget: float | str | None) -> float:
+    """Return a memory budget in bytes.
+
+    Parameters
+    ----------
+    budget : float, str or None
+        Bytes; or a number and a unit, as in ``"4GB"``; or None for half of the machine's memory.
+    """
+    if budget is None:
+        try:
+            return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, OSError, ValueError):  # not on this system
+            return np.inf
+    if not isinstance(budget, str):
+        return float(budget)
+    match = re.fullmatch(r"([0-9]+|[0-9]*\.[0-9]+)\s*([kmgt]?)(i?)b?", budget.strip().lower())
+    if match is None or not float(match[1]):
+        raise ValueError(f"memory_budget={budget!r} is not a size; write bytes, or such as '4GB'")
+    base = 1024.0 if match[3] else 1000.0
+    return float(match[1]) * base ** ("kmgt".find(match[2]) + 1 if match[2] else 0)

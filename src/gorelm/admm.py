@@ -183,7 +183,7 @@ class _Run:
         if moves is not None or (self.direct and start is not None):
             self._check(state, moves, 0, solution)
         next_adaptation = FIRST_ADAPTATION
-        state.move(self.rows.put)
+        self._put(state)
         plain_step = self.rows.accelerate(self._step)
         for iteration in range(1, settings.max_iter + 1):
             if not len(state.index):
@@ -203,10 +203,16 @@ class _Run:
                 if adapt:  # ever more rarely: ADMM converges once its penalties stand still
                     next_adaptation = 2 * iteration
                 self._check(state, moves, iteration, solution, done, adapt=adapt)
-            state.move(self.rows.put)
+            self._put(state)
         if keep_live and moves is not None:
             solution.live = Live(state, moves, self.rows.E, self.rows.U)
         return solution
+
+    def _put(self, s: Iterate) -> None:
+        """Bring the iterate to where the rows are; the shift of its systems is known here too."""
+        self.shift = (s.problem.l2 if s.sigma is None else s.problem.l2 + s.sigma) / s.rho
+        self._shift = self.rows.put(self.shift)
+        s.move(self.rows.put)
 
     # -- the three steps -------------------------------------------------------------------------
 
@@ -314,19 +320,15 @@ class _Run:
     def _update_weights(self, s: Iterate) -> Array:
         """Update B, Z and V; returns (H'H)B, which solving for B has given away."""
         right = self._HtT + s.HtD
-        if s.sigma is None:
-            shift = s.problem.l2 / s.rho
-            s.B = self.factor.solve(shift, right)
-            GB: Array = right - shift[:, None] * s.B
-            return GB
-        right = right + (s.sigma / s.rho)[:, None] * (s.Z - s.V)
-        shift = (s.problem.l2 + s.sigma) / s.rho
-        s.B = self.factor.solve(shift, right)
-        relax = self.settings.relax
-        target = relax * s.B + (1.0 - relax) * s.Z + s.V
-        Z = s.problem.penalty_prox(target, s.sigma)
-        s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
-        GB = right - shift[:, None] * s.B
+        if s.sigma is not None:
+            right = right + (s.sigma / s.rho)[:, None] * (s.Z - s.V)
+        s.B = self.factor.solve(self.shift, right)
+        if s.sigma is not None:
+            relax = self.settings.relax
+            target = relax * s.B + (1.0 - relax) * s.Z + s.V
+            Z = s.problem.penalty_prox(target, s.sigma)
+            s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
+        GB: Array = right - self._shift[:, None] * s.B
         return GB
 
     def _update_rows(self, s: Iterate, GB: Array, *, measure: bool) -> Moves | None:
@@ -349,7 +351,7 @@ class _Run:
 
     def _is_check(self, iteration: int) -> bool:
         """Check often while most fits end, the more so the less a check is beside an iteration."""
-        often = 2 if self.large else 3
+        often = self.rows.check_every or (2 if self.large else 3)
         return iteration % (often if iteration <= 30 else 10) == 0
 
     def _check(

@@ -88,6 +88,8 @@ class Rows:
 
     # Whether a lower bound costs little beside a step, so that every step may improve it.
     bounds_are_cheap = True
+    # How many iterations to leave between checks at first; None: by the size of the problem.
+    check_every: int | None = None
 
     def put(self, values: Any) -> Any:
         """Bring an array of the loop to where the rows are; here it is there already."""

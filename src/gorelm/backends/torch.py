@@ -1,0 +1,423 @@
+"""Rows on a device of PyTorch's: a GPU, or the CPU for tests.
+
+`TorchRows` has the methods of `gorelm.rows.Rows`. The loop's arrays of the size of B live on the
+device too, in float64, and come to the host only when an iteration is checked. H'H is summed and
+factorised in float64; H, E and U have the precision of the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import numpy as np
+import torch
+
+from gorelm.backends.torch_factor import InverseFactor, SpectralFactor
+from gorelm.factor import Factor
+from gorelm.hidden import HiddenLayer
+from gorelm.iterate import Iterate
+from gorelm.problem import Problem
+from gorelm.prox import Array
+from gorelm.rows import Moves, NormSummary
+
+try:
+    from gorelm.backends import kernels
+except ImportError:  # Triton comes with PyTorch's CUDA builds only
+    kernels = None  # type: ignore[assignment]
+
+__all__ = ["TorchRows", "held", "hidden_outputs"]
+
+Tensor = Any
+# Rows per block where blocks are needed: of float64 copies for H'H, and of an H that is not held.
+BLOCK_ROWS = 65536
+
+
+class TorchRows:
+    """H, T, E and U on a device.
+
+    Parameters
+    ----------
+    H : tensor (N, L), or callable
+        Hidden outputs times omega; or what makes those of a slice of rows, where they are not held.
+    T : tensor (N, m)
+        Targets, times omega; unobserved cells hold 0. Its precision is that of E and U.
+    n_hidden : int
+        L; H may have more columns, of zeros.
+    omega : tensor (N,), optional
+        Square roots of the sample weights.
+    observed : boolean tensor (N, m), optional
+        Which target cells are known.
+    """
+
+    bounds_are_cheap = False
+    check_every = 5
+    factor_version = 0  # of the factor that solves with these rows' H'H
+
+    def __init__(
+        self,
+        H: Tensor | Callable[[slice], Tensor],
+        T: Tensor,
+        n_hidden: int,
+        omega: Tensor | None = None,
+        observed: Tensor | None = None,
+    ) -> None:
+        self._H, self.T, self._n_hidden = H, T, n_hidden
+        self._omega, self._observed = omega, observed
+        self.E = self.U = T.new_zeros((len(T), 0, T.shape[1]))
+        self.HtT: Array = np.empty((0, 0))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return (N, L, m)."""
+        return len(self.T), self._n_hidden, self.T.shape[1]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every target cell is known."""
+        return self._observed is None or bool(self._observed.all())
+
+    # -- between the host and the device -------------------------------------------------------
+
+    def put(self, values: Any) -> Tensor:
+        """Bring an array of the loop to the device, in float64."""
+        # A copy: on the CPU the loop's array and the device's must not be one.
+        return torch.tensor(np.asarray(values), dtype=torch.float64, device=self.T.device)
+
+    def get(self, values: Tensor) -> Array:
+        """Bring it back to the host."""
+        return np.asarray(values.cpu().numpy())
+
+    def _to_rows(self, values: Tensor) -> Tensor:
+        return values.to(self.T.dtype)
+
+    def accelerate(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a step that is captured once and launched as a whole."""
+        return _Captured(step, self) if self.T.device.type == "cuda" else step
+
+    def factor(self, like: Problem) -> Factor:
+        """Sum up H'H and H'T in one pass, in float64."""
+        n_hidden = self._n_hidden
+        G = torch.zeros((n_hidden, n_hidden), dtype=torch.float64, device=self.T.device)
+        HtT = torch.zeros((n_hidden, self.T.shape[1]), dtype=torch.float64, device=self.T.device)
+        for rows, h in self._pass(BLOCK_ROWS):
+            h = h[:, :n_hidden].double()
+            HtT += h.T @ self.T[rows].double()
+            # The lower triangle is enough, in strips that are large enough for the device.
+            for start in range(0, n_hidden, 1024):
+                strip = slice(start, start + 1024)
+                G[start:, strip].addmm_(h[:, start:].T, h[:, strip])
+        self.HtT = self.get(HtT)
+        return (InverseFactor if like.n_problems == 1 else SpectralFactor)(G, self)
+
+    # -- the row pass ----------------------------------------------------------------------------
+
+    def start(self, problem: Problem, cap: float = np.inf) -> Array:
+        """Set U = 0 and E = 0, but where a norm of T is beyond `cap`, the E that takes it back."""
+        n_rows, n_hidden, m = self.shape
+        self.E = self.T.new_zeros((n_rows, problem.n_problems, m))
+        self.U = torch.zeros_like(self.E)
+        near = _within(self.T, problem, self._omega, cap)
+        if near is None:
+            return np.zeros((n_hidden, problem.n_problems, m))
+        self.E += (near - self.T)[:, None]
+        return self.get(self._summed(self.E))
+
+    def step(
+        self,
+        B: Tensor,
+        problem: Problem,
+        rho: Tensor,
+        relax: float,
+        *,
+        cap: Array,
+        measure: bool = False,
+    ) -> tuple[Tensor, Moves | None]:
+        """Update E and U for the weights `B` (L, P, m); see `gorelm.rows.Rows.step`."""
+        here = problem.moved(self._to_rows)
+        rho = rho.to(self.T.dtype)
+        before = self.E.clone() if measure else None
+        if self._fused(problem):
+            HtD, R = self._fused_step(B, here, rho, relax, keep=measure)
+        else:
+            HtD, R = self._plain_step(B, here, rho, relax, keep=measure)
+        return HtD, self._moves(R, before, here, cap) if measure else None
+
+    def _fused(self, problem: Problem) -> bool:
+        return (
+            kernels is not None
+            and self.T.is_cuda
+            and self.T.dtype == torch.float32
+            and problem.loss == "l21"
+            and self.E.shape[1] == 1
+            and self._observed is None
+            and not callable(self._H)
+            and self.T.shape[1] <= 64
+        )
+
+    def _fused_step(
+        self, B: Tensor, problem: Problem, rho: Tensor, relax: float, *, keep: bool
+    ) -> tuple[Tensor, Tensor]:
+        E, U = self.E[:, 0], self.U[:, 0]
+        threshold = problem.tau / rho
+        D, R = kernels.step(
+            self._H, B[:, 0], self.T, E, U, self._omega, threshold, problem.delta, relax, keep=keep
+        )
+        HtD = kernels.pull(self._H, D)[: self._n_hidden, None]
+        return HtD, R[:, None] if keep else None
+
+    def _plain_step(
+        self, B: Tensor, problem: Problem, rho: Tensor, relax: float, *, keep: bool
+    ) -> tuple[Tensor, Tensor]:
+        weights, HtD = self._flat(B), torch.zeros_like(B)
+        R = torch.empty_like(self.E) if keep else None
+        for rows, h in self._pass():
+            residual = self._times(h, weights, B.shape) - self.T[rows, None]
+            e_old, u_old = self.E[rows], self.U[rows]
+            v = relax * residual + (1.0 - relax) * e_old + u_old
+            known = v if self._observed is None else v * self._observed[rows, None]
+            u = problem.multipliers(known, rho, _part(self._omega, rows))
+            e = v - u
+            HtD += self._product(h, e - u)
+            if R is not None:
+                R[rows] = residual
+            # In place: a captured step finds them where they were.
+            e_old.copy_(e)
+            u_old.copy_(u)
+        return HtD, R
+
+    def _moves(self, R: Tensor, before: Tensor, problem: Problem, cap: Array) -> Moves:
+        E, U, T = self.E, self.U, self.T[:, None]
+        sums = [_squares(R - E), _squares(E - before), _squares(U), _squares(R + T), _squares(E)]
+        sums += [_sum(U * T), *self._capped(R, problem, cap)]
+        primal, change, UU, hidden, error, UT, size, plain, capped = self.get(torch.stack(sums))
+        return Moves(primal, size, change, UU, UT, np.stack([plain, capped]), hidden, error)
+
+    def _capped(self, R: Tensor, problem: Problem, cap: Array) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the squared norms with none beyond `cap`, and the losses without and with it."""
+        if self._observed is not None:
+            R = R * self._observed[:, None]
+        if problem.loss == "squared":
+            loss = 0.5 * problem.tau.double() * _squares(R)
+            return _squares(R), loss, loss
+        r: Tensor = problem.residual_norms(R)
+        axes = (0,) if problem._by_row else (0, 2)
+        limit: Tensor = problem._over_norms(self.put(cap).to(R.dtype), self._omega)
+        near = torch.minimum(r, limit.expand_as(r))
+        losses = [self._huber(x, problem).sum(axes, dtype=torch.float64) for x in (r, near)]
+        return (near * near).sum(axes, dtype=torch.float64), *losses
+
+    def _huber(self, r: Tensor, problem: Problem) -> Tensor:
+        delta: Tensor = problem._over_norms(problem.delta, self._omega)
+        q = torch.minimum(r, delta.expand_as(r))
+        value = r - q + torch.where(delta > 0, 0.5 * q * (q / delta.clip(min=1e-30)), 0.0)
+        return problem._over_norms(problem.tau, self._omega) * value
+
+    def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
+        """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
+        here = problem.moved(lambda numbers: self._to_rows(self.put(numbers)))
+        R = self._residuals(X)
+        cap = np.full(X.shape[1], np.inf) if cap is None else cap
+        _, plain, capped = self._capped(R, here, cap)
+        return self.get(torch.stack([plain, capped]))
+
+    def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
+        """Return H'R (L, P, m), <R, T> (P,) and <R, R> (P,) of the residuals R = HX - T."""
+        R = self._residuals(X)
+        T = self.T[:, None]
+        return self.get(self._summed(R)), self.get(_sum(R * T)), self.get(_squares(R))
+
+    def corrected(self, A: Array, which: Any, problem: Problem, rho: Array) -> tuple[Array, Array]:
+        """Judge the multipliers rho U - HA of the problems `which`; see `Rows.corrected`."""
+        here = problem.moved(lambda numbers: self._to_rows(self.put(numbers)))
+        chosen = torch.as_tensor(np.asarray(which), device=self.T.device)
+        Y = self.put(rho).to(self.T.dtype)[:, None] * self.U[:, chosen]
+        Y = Y - (self._residuals(A) + self.T[:, None])
+        r: Tensor = here.residual_norms(Y) / here._over_norms(here.tau, self._omega)
+        return self.get(r.amax(0 if here._by_row else (0, 2)).double()), self.get(_squares(Y))
+
+    def pull(self, which: Any) -> Array:
+        """Return H'U of some problems, (L, ., m)."""
+        chosen = torch.as_tensor(np.arange(self.U.shape[1])[which], device=self.T.device)
+        return self.get(self._summed(self.U[:, chosen]))
+
+    def keep(self, which: Any) -> None:
+        """Drop the state of the problems that have left the batch."""
+        chosen = torch.as_tensor(np.flatnonzero(which), device=self.T.device)
+        self.E, self.U = self.E[:, chosen].contiguous(), self.U[:, chosen].contiguous()
+
+    def rescale(self, factor: Array) -> None:
+        """Divide U by `factor` (P,), as a change of rho by that factor asks for."""
+        self.U /= self.put(factor).to(self.U.dtype)[:, None]
+
+    def TT(self) -> float:
+        """Return the squared norm of T."""
+        return float((self.T.double() ** 2).sum())
+
+    def norm_summary(self, problem: Problem) -> NormSummary:
+        """Return what `typical_residual` needs to know of these rows."""
+        omega = None if self._omega is None else self.get(self._omega)
+        return NormSummary.of(self.get(self.T), problem, omega)
+
+    def typical_residual(self, problem: Problem) -> float:
+        """Return the geometric mean of the residual norms of B = 0."""
+        return self.norm_summary(problem).typical
+
+    def bring_within(self, problem: Problem, limit: float) -> None:
+        """Shorten targets beyond `limit`, in units of the rows' omega."""
+        near = _within(self.T, problem, self._omega, limit)
+        self.T = self.T if near is None else near
+
+    # -- products with H -------------------------------------------------------------------------
+
+    def _pass(self, n_rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Go through the rows once; H that is held comes whole unless blocks are asked for."""
+        size = n_rows or (BLOCK_ROWS if callable(self._H) else len(self.T))
+        for start in range(0, len(self.T), max(size, 1)):
+            rows = slice(start, min(start + size, len(self.T)))
+            yield rows, self._H(rows) if callable(self._H) else self._H[rows]
+
+    def _flat(self, B: Tensor) -> Tensor:
+        return B.reshape(len(B), -1).to(self.T.dtype).contiguous()
+
+    def _times(self, h: Tensor, weights: Tensor, shape: Any) -> Tensor:
+        return (h[:, : self._n_hidden] @ weights).reshape(len(h), *shape[1:])
+
+    def _product(self, h: Tensor, D: Tensor) -> Tensor:
+        product = h[:, : self._n_hidden].T @ D.reshape(len(D), -1)
+        return product.reshape(-1, *D.shape[1:]).double()
+
+    def _summed(self, D: Tensor) -> Tensor:
+        total = torch.zeros(
+            (self._n_hidden, *D.shape[1:]), dtype=torch.float64, device=self.T.device
+        )
+        for rows, h in self._pass(BLOCK_ROWS):
+            total += self._product(h, D[rows])
+        return total
+
+    def _residuals(self, X: Array) -> Tensor:
+        weights = self._flat(self.put(X))
+        parts = [self._times(h, weights, X.shape) - self.T[rows, None] for rows, h in self._pass()]
+        return torch.cat(parts)
+
+
+class _Captured:
+    """A step of one problem as a CUDA graph: one launch instead of some forty.
+
+    The graph works on tensors of its own; it is made again when the factor has changed.
+    """
+
+    def __init__(self, step: Callable[[Iterate], Any], rows: TorchRows) -> None:
+        self._step, self._rows = step, rows
+        self._graph: Any = None
+        self._made_for: Any = None
+        self._state: dict[str, Tensor] = {}
+
+    def __call__(self, s: Iterate) -> None:
+        if len(s.index) != 1:
+            self._step(s)
+            return
+        made_for = (self._rows.factor_version, s.sigma is None)
+        if self._graph is None or made_for != self._made_for:
+            if self._made_for != made_for:  # a step as it is, which compiles what it launches
+                self._step(s)
+                self._made_for, self._graph = made_for, None
+                return
+            self._capture(s)
+        for name, held in self._state.items():
+            if (value := getattr(s, name)) is not held:
+                held.copy_(value)
+        self._graph.replay()
+        for name, held in self._state.items():
+            setattr(s, name, held)
+
+    def _capture(self, s: Iterate) -> None:
+        names = [name for name in _STATE if getattr(s, name) is not None]
+        self._state = {name: getattr(s, name).clone() for name in names}
+        # Capturing runs nothing, but the step assigns: it works on a copy.
+        work = copy(s)
+        for name, held in self._state.items():
+            setattr(work, name, held)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._step(work)
+            for name, held in self._state.items():
+                held.copy_(getattr(work, name))
+        self._problem = s.problem  # its numbers are where the graph reads them
+
+
+_STATE = ("HtD", "HtU", "HtE_change", "rho", "sigma", "B", "Z", "V", "Z_change")
+
+
+def hidden_outputs(layer: HiddenLayer, X: Tensor, out: Tensor | None = None) -> Tensor:
+    """Compute what a hidden layer makes of the (scaled) rows of a tensor.
+
+    Parameters
+    ----------
+    layer : HiddenLayer
+        The layer.
+    X : tensor (N, n_features)
+        Inputs, on any device.
+    out : tensor (N, n_outputs or more), optional
+        Where to write; columns beyond the outputs are left alone.
+    """
+    n_inputs, n_nodes = len(layer.inputs), layer.n_nodes
+    if out is None:
+        out = X.new_empty((len(X), layer.n_outputs))
+    limit = torch.finfo(X.dtype).max ** 0.48
+    A = torch.as_tensor(layer.A, dtype=X.dtype, device=X.device)
+    b = torch.as_tensor(layer.b, dtype=X.dtype, device=X.device)
+    for start in range(0, len(X), BLOCK_ROWS):
+        x, block = X[start : start + BLOCK_ROWS], out[start : start + BLOCK_ROWS]
+        if n_inputs:
+            block[:, :n_inputs] = x[:, torch.as_tensor(layer.inputs, device=X.device)]
+        Z = torch.addmm(b, x.clamp(-limit, limit), A.T)
+        block[:, n_inputs : n_inputs + n_nodes] = ACTIVATIONS[layer.activation](Z)
+    return out
+
+
+def held(layer: HiddenLayer, X: Tensor, omega: Tensor | None = None) -> Tensor:
+    """Return H of scaled rows, times omega, padded with columns of zeros to aligned rows."""
+    width = layer.n_outputs
+    if X.is_cuda and kernels is not None:
+        width = -(-width // kernels.COLUMNS) * kernels.COLUMNS
+    H = X.new_zeros((len(X), width)) if width > layer.n_outputs else X.new_empty((len(X), width))
+    hidden_outputs(layer, X, H)
+    return H if omega is None else H.mul_(omega[:, None])
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid_,
+    "tanh": torch.tanh_,
+    "relu": torch.relu_,
+    "leaky_relu": lambda Z: torch.maximum(Z, 0.01 * Z),
+    "softplus": lambda Z: Z.clamp(min=0) + torch.log1p(torch.exp(-Z.abs())),
+    "hardlim": lambda Z: (Z >= 0).to(Z.dtype),
+    "sine": torch.sin_,
+    "cosine": torch.cos_,
+}
+
+
+def _part(values: Tensor | None, rows: slice) -> Tensor | None:
+    return None if values is None else values[rows]
+
+
+def _sum(A: Tensor) -> Tensor:
+    return A.sum((0, 2), dtype=torch.float64)
+
+
+def _squares(A: Tensor) -> Tensor:
+    return _sum(A * A)
+
+
+def _within(T: Tensor, problem: Problem, omega: Tensor | None, limit: float) -> Tensor | None:
+    """Shorten what of T has a norm beyond `limit`; None if there is nothing. See `rows.within`."""
+    r: Tensor = problem.residual_norms(T)
+    limits = torch.full_like(r, limit)
+    if omega is not None:
+        limits *= omega.reshape((-1,) + (1,) * (r.ndim - 1))
+    if not bool((r > limits).any()):
+        return None
+    factor = limits / torch.maximum(r, limits)
+    return T * factor.reshape(factor.shape + (1,) * (T.ndim - factor.ndim))

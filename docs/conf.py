@@ -63,7 +63,21 @@ html_theme_options = {
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }
-html_sidebars = {page: [] for page in ("index", "start", "peers", "maths", "methods", "extend")}
+# Pages that stand alone have no section to navigate.
+html_sidebars = {
+    page: []
+    for page in (
+        "architecture",
+        "changelog",
+        "extend",
+        "index",
+        "maths",
+        "methods",
+        "peers",
+        "results/README",
+        "start",
+    )
+}
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",

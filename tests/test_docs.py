@@ -7,6 +7,8 @@ the options that it is given.
 
 import doctest
 import re
+import shutil
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -179,3 +181,38 @@ def test_site_check(extensions, tmp_path, content, fault):
     assert len(found) == (fault is not None), found
     if fault:
         assert fault in found[0]
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not on the PATH")
+def test_search_works_without_a_network(tmp_path):
+    page = DOCS / "_build" / "html" / "search.html"
+    if not page.is_file():
+        pytest.skip("the documentation is not built (make docs)")
+    done = subprocess.run(
+        [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--virtual-time-budget=4000",
+            "--dump-dom",
+            page.as_uri() + "?q=fence",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "guide/rows.html" in done.stdout
+    assert "extend.html" in done.stdout  # in the menu of every page
+    found = re.search(r"found (\d+) page", done.stdout)
+    assert found is not None
+    assert 2 <= int(found[1]) < 25

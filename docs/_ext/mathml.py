@@ -18,7 +18,7 @@ from sphinx.util import logging
 logger = logging.getLogger(__name__)
 
 # Browsers stretch bars and angles to the height of their neighbours and space them like operators.
-_BAR = re.compile("<mo>([|‖∥⟨⟩])</mo>")
+_BAR = re.compile('<mo(?: stretchy="false")?>([|‖∥⟨⟩])</mo>')
 
 
 def convert(latex: str, *, block: bool) -> str:

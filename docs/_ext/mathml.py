@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from xml.etree import ElementTree
 
 from docutils import nodes
 from docutils.utils.math import MathError
@@ -17,18 +18,37 @@ from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 
-# Browsers stretch bars and angles to the height of their neighbours and space them like operators.
-_BAR = re.compile('<mo(?: stretchy="false")?>([|‖∥⟨⟩])</mo>')
+ElementTree.register_namespace("", "http://www.w3.org/1998/Math/MathML")
+_NAME = "{http://www.w3.org/1998/Math/MathML}"
 
 
 def convert(latex: str, *, block: bool) -> str:
-    """Return MathML for a formula; the converter takes names of code as plain text."""
+    """Return MathML for a formula; names of code become plain text."""
     code = re.sub(r"\\texttt\{(.*?)\}", lambda name: _text(name[1]), latex)
-    return _BAR.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', tex2mathml(code, block))
+    tree = ElementTree.fromstring(tex2mathml(code.replace(r"\dots", r"\ldots"), block))
+    for element in tree.iter():
+        if element.tag == _NAME + "munderover":
+            _set_beside(element)
+        elif element.tag == _NAME + "mo" and element.text in "|‖⟨⟩":
+            # Browsers stretch these to the height of their neighbours, and space them.
+            element.attrib.update(stretchy="false", lspace="0", rspace="0")
+    return ElementTree.tostring(tree, encoding="unicode")
 
 
 def _text(name: str) -> str:
     return r"\text{" + name.replace(r"\_", "_") + "}"
+
+
+def _set_beside(element: ElementTree.Element) -> None:
+    r"""Make an index under an accented letter, what the converter sees in \hat y_j, its subscript."""
+    letter, index, accent = element
+    if accent.tag == _NAME + "mo" and accent.text in "ˆ~¯‾":
+        for child in (letter, index, accent):
+            element.remove(child)
+        element.tag = _NAME + "msub"
+        accented = ElementTree.SubElement(element, _NAME + "mover", accent="true")
+        accented.extend([letter, accent])
+        element.append(index)
 
 
 def _mathml(node: nodes.Element, *, block: bool) -> str:

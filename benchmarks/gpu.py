@@ -25,7 +25,7 @@ N_FEATURES, LAM, ITERATIONS = 64, 1.0, 200
 
 
 def make(n_rows, m, seed=0):
-    """Inputs and targets on the card, a fifth of the rows wrong."""
+    """Make inputs and targets on the card, a fifth of the rows wrong."""
     torch.manual_seed(seed)
     X = torch.rand(n_rows, N_FEATURES, device="cuda") * 2 - 1
     W = torch.randn(N_FEATURES, m, device="cuda") / 4
@@ -41,7 +41,7 @@ def fit(X, T, layer, problem, settings):
 
 
 def plain(X, T, layer, lam, n_iter):
-    """The iteration as one would write it down: two products with H, a triangular solve."""
+    """Iterate as one would write it down: two products with H, a triangular solve."""
     H = hidden_outputs(layer, X)
     rho = 1.0
     G = H.T.double() @ H.double() if len(H) < 200_000 else gram(H)
@@ -87,9 +87,9 @@ def one(n_rows, n_hidden, m, repeats, copy_speed, *, on_cpu):
     X, T = make(n_rows, m)
     layer = HiddenLayer.draw(n_hidden, N_FEATURES, random_state=0)
     problem = Problem("l21", 1.0, 0.0, LAM)
-    every = Settings(tol=1e-15, max_iter=ITERATIONS)
+    every = Settings(stop="never", max_iter=ITERATIONS)
     spent = seconds(lambda: fit(X, T, layer, problem, every), repeats)
-    none = seconds(lambda: fit(X, T, layer, problem, Settings(tol=1e-15, max_iter=1)), repeats)
+    none = seconds(lambda: fit(X, T, layer, problem, Settings(stop="never", max_iter=1)), repeats)
     rows, found = fit(X, T, layer, problem, every)
     converged = fit(X, T, layer, problem, Settings())[1]
     del rows

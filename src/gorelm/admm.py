@@ -210,8 +210,9 @@ class _Run:
 
     def _put(self, s: Iterate) -> None:
         """Bring the iterate to where the rows are; the shift of its systems is known here too."""
-        self.shift = (s.problem.l2 if s.sigma is None else s.problem.l2 + s.sigma) / s.rho
-        self._shift = self.rows.put(self.shift)
+        s.shift = (s.problem.l2 if s.sigma is None else s.problem.l2 + s.sigma) / s.rho
+        self.shift = s.shift
+        self.factor.prepare(self.shift)
         s.move(self.rows.put)
 
     # -- the three steps -------------------------------------------------------------------------
@@ -243,6 +244,7 @@ class _Run:
             HtU=zeros,
             HtE_change=zeros,
             rho=rho,
+            shift=rho,
             sigma=sigma,
             B=zeros,
             Z=zeros,
@@ -328,7 +330,7 @@ class _Run:
             target = relax * s.B + (1.0 - relax) * s.Z + s.V
             Z = s.problem.penalty_prox(target, s.sigma)
             s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
-        GB: Array = right - self._shift[:, None] * s.B
+        GB: Array = right - s.shift[:, None] * s.B
         return GB
 
     def _update_rows(self, s: Iterate, GB: Array, *, measure: bool) -> Moves | None:

@@ -43,6 +43,10 @@ _SMALL_SHIFT = 5e-9
 class Factor(Protocol):
     """Anything that solves (G + s_p I) X_p = R_p for each problem p of a batch."""
 
+    def prepare(self, shifts: Array) -> None:
+        """Make ready for solving with shifts (P,), where that is worth doing ahead."""
+        ...
+
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for shifts (P,) and right-hand sides (L, P, m); returns (L, P, m)."""
         ...
@@ -154,6 +158,9 @@ class CholeskyFactor:
             X[:, p] = self._solve_one(float(shift), R[:, p])
         return X
 
+    def prepare(self, shifts: Array) -> None:
+        """Leave the work to `solve`."""
+
     def factorise(self, shift: float) -> None:
         """Make ready for solving with one shift."""
         if shift == self._shift:
@@ -225,6 +232,9 @@ class ExplicitInverse:
             X[:, p] = self._inverse @ R[:, p]
         return X
 
+    def prepare(self, shifts: Array) -> None:
+        """Leave the work to `solve`."""
+
     def factorise(self, shift: float) -> None:
         """Make ready for solving with one shift."""
         if shift != self._shift:
@@ -268,6 +278,9 @@ class EighFactor:
         # Eigenvalues below the rounding of the largest are noise, and may be negative.
         floor = len(G) * np.finfo(float).eps * max(float(values[-1]), np.finfo(float).tiny)
         self._values = np.maximum(values, floor)
+
+    def prepare(self, shifts: Array) -> None:
+        """Do nothing: one decomposition serves every shift."""
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem at the price of two products with the eigenvectors."""
@@ -314,6 +327,9 @@ class WideFactor:
     def widen(self, H: Array, n_new: int) -> None:
         """Go on with an H that has `n_new` more columns at its end."""
         self._use(H, self._K + gram_rows(H[:, -n_new:]))
+
+    def prepare(self, shifts: Array) -> None:
+        """Leave the work to `solve`."""
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem."""

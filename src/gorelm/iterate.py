@@ -128,6 +128,7 @@ class Iterate:
     HtU: Array  # H'U
     HtE_change: Array  # H'(E - E_old)
     rho: Array
+    shift: Array  # of the linear systems that rho and sigma make
     sigma: Array | None  # None: no weight split
     B: Array
     Z: Array
@@ -147,7 +148,7 @@ class Iterate:
     def move(self, to: Callable[[Any], Any]) -> None:
         """Bring what a step needs to where `to` brings arrays."""
         self.problem = self.problem.moved(to)
-        for name in ("HtD", "HtU", "HtE_change", "rho", "B", "Z", "V", "Z_change"):
+        for name in ("HtD", "HtU", "HtE_change", "rho", "shift", "B", "Z", "V", "Z_change"):
             setattr(self, name, to(getattr(self, name)))
         if self.sigma is not None:
             self.sigma = to(self.sigma)
@@ -155,7 +156,7 @@ class Iterate:
     def keep(self, which: Mask) -> None:
         """Drop the problems that `which` does not name."""
         self.problem = self.problem.select(which)
-        for name in ("index", "rho", "cap", "bound", "scale"):
+        for name in ("index", "rho", "shift", "cap", "bound", "scale"):
             setattr(self, name, getattr(self, name)[which])
         if self.sigma is not None:
             self.sigma = self.sigma[which]

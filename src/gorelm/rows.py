@@ -382,9 +382,9 @@ class NormSummary(NamedTuple):
         omega = np.broadcast_to(_column(omega, r), r.shape)
         known = (r > 0) & (omega > 0)
         sizes, weights = (r[known] / omega[known]).astype(float), omega[known] ** 2
-        exponents = np.frexp(sizes)[1] + _EXPONENTS // 2
+        exponents = np.frexp(sizes)[1] + EXPONENTS // 2
         logs = weights * np.log(sizes)
-        sums = (np.bincount(exponents, values, _EXPONENTS) for values in (weights, logs))
+        sums = (np.bincount(exponents, values, EXPONENTS) for values in (weights, logs))
         return cls(*(np.asarray(values, dtype=float) for values in sums))
 
     @property
@@ -401,7 +401,7 @@ class NormSummary(NamedTuple):
         return float(np.exp(self.logs[sound].sum() / self.weights[sound].sum()))
 
 
-_EXPONENTS = 2200  # of float64, subnormal numbers included
+EXPONENTS = 2200  # of float64, subnormal numbers included
 _ROUNDING = 43  # binary orders: 1e-13
 
 

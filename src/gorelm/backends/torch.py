@@ -20,7 +20,7 @@ from gorelm.hidden import HiddenLayer
 from gorelm.iterate import Iterate
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.rows import Moves, NormSummary
+from gorelm.rows import EXPONENTS, Moves, NormSummary
 
 try:
     from gorelm.backends import kernels
@@ -53,7 +53,6 @@ class TorchRows:
 
     bounds_are_cheap = False
     check_every = 5
-    factor_version = 0  # of the factor that solves with these rows' H'H
 
     def __init__(
         self,
@@ -67,6 +66,7 @@ class TorchRows:
         self._omega, self._observed = omega, observed
         self.E = self.U = T.new_zeros((len(T), 0, T.shape[1]))
         self.HtT: Array = np.empty((0, 0))
+        self.may_capture = False
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -94,7 +94,7 @@ class TorchRows:
 
     def accelerate(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a step that is captured once and launched as a whole."""
-        return _Captured(step, self) if self.T.device.type == "cuda" else step
+        return _Captured(step, self) if self.T.is_cuda else step
 
     def factor(self, like: Problem) -> Factor:
         """Sum up H'H and H'T in one pass, in float64."""
@@ -105,10 +105,11 @@ class TorchRows:
             h = h[:, :n_hidden].double()
             HtT += h.T @ self.T[rows].double()
             # The lower triangle is enough, in strips that are large enough for the device.
-            for start in range(0, n_hidden, 1024):
-                strip = slice(start, start + 1024)
+            for start in range(0, n_hidden, 512):
+                strip = slice(start, start + 512)
                 G[start:, strip].addmm_(h[:, start:].T, h[:, strip])
         self.HtT = self.get(HtT)
+        self.may_capture = like.n_problems == 1  # a batch changes shape, and fills the device
         return (InverseFactor if like.n_problems == 1 else SpectralFactor)(G, self)
 
     # -- the row pass ----------------------------------------------------------------------------
@@ -153,6 +154,7 @@ class TorchRows:
             and self.E.shape[1] == 1
             and self._observed is None
             and not callable(self._H)
+            and self._H.shape[1] % kernels.COLUMNS == 0
             and self.T.shape[1] <= 64
         )
 
@@ -256,9 +258,18 @@ class TorchRows:
         return float((self.T.double() ** 2).sum())
 
     def norm_summary(self, problem: Problem) -> NormSummary:
-        """Return what `typical_residual` needs to know of these rows."""
-        omega = None if self._omega is None else self.get(self._omega)
-        return NormSummary.of(self.get(self.T), problem, omega)
+        """Return what `typical_residual` needs to know of these rows; see `NormSummary.of`."""
+        norms: Tensor = problem.residual_norms(self.T)
+        r = norms.double()
+        omega = torch.ones_like(r) if self._omega is None else _column(self._omega, r).expand_as(r)
+        known = r > 0
+        sizes, weights = r[known] / omega[known], omega[known].double() ** 2
+        exponents = torch.frexp(sizes)[1].long() + EXPONENTS // 2
+        sums = (
+            torch.bincount(exponents, values, EXPONENTS)
+            for values in (weights, weights * sizes.log())
+        )
+        return NormSummary(*(self.get(values) for values in sums))
 
     def typical_residual(self, problem: Problem) -> float:
         """Return the geometric mean of the residual norms of B = 0."""
@@ -305,49 +316,53 @@ class TorchRows:
 class _Captured:
     """A step of one problem as a CUDA graph: one launch instead of some forty.
 
-    The graph works on tensors of its own; it is made again when the factor has changed.
+    The graph works on tensors of its own, to which the iterate is brought after every check. What
+    else a step reads (H, T, E, U, the factor) stays where it is and is only ever overwritten.
     """
 
     def __init__(self, step: Callable[[Iterate], Any], rows: TorchRows) -> None:
         self._step, self._rows = step, rows
         self._graph: Any = None
-        self._made_for: Any = None
+        self._compiled = False
         self._state: dict[str, Tensor] = {}
 
     def __call__(self, s: Iterate) -> None:
-        if len(s.index) != 1:
+        if not self._rows.may_capture:
             self._step(s)
-            return
-        made_for = (self._rows.factor_version, s.sigma is None)
-        if self._graph is None or made_for != self._made_for:
-            if self._made_for != made_for:  # a step as it is, which compiles what it launches
-                self._step(s)
-                self._made_for, self._graph = made_for, None
-                return
-            self._capture(s)
-        for name, held in self._state.items():
-            if (value := getattr(s, name)) is not held:
-                held.copy_(value)
-        self._graph.replay()
-        for name, held in self._state.items():
-            setattr(s, name, held)
+        elif not self._compiled:  # launched once before it is captured, kernels are compiled
+            self._step(s)
+            self._compiled = True
+        else:
+            if self._graph is None:
+                self._capture(s)
+            for name, held in self._state.items():
+                if (value := getattr(s, name)) is not held:
+                    held.copy_(value)
+            self._graph.replay()
+            for name, held in self._state.items():
+                setattr(s, name, held)
 
     def _capture(self, s: Iterate) -> None:
         names = [name for name in _STATE if getattr(s, name) is not None]
         self._state = {name: getattr(s, name).clone() for name in names}
-        # Capturing runs nothing, but the step assigns: it works on a copy.
-        work = copy(s)
+        work = copy(s)  # capturing runs nothing, but the step assigns
         for name, held in self._state.items():
             setattr(work, name, held)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        self._graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        aside = torch.cuda.Stream()
+        aside.wait_stream(here)
+        # Not torch.cuda.graph, which first collects garbage for longer than a fit may take.
+        with torch.cuda.stream(aside):
+            self._graph.capture_begin()
             self._step(work)
             for name, held in self._state.items():
                 held.copy_(getattr(work, name))
+            self._graph.capture_end()
+        here.wait_stream(aside)
         self._problem = s.problem  # its numbers are where the graph reads them
 
 
-_STATE = ("HtD", "HtU", "HtE_change", "rho", "sigma", "B", "Z", "V", "Z_change")
+_STATE = ("HtD", "HtU", "HtE_change", "rho", "shift", "sigma", "B", "Z", "V", "Z_change")
 
 
 def hidden_outputs(layer: HiddenLayer, X: Tensor, out: Tensor | None = None) -> Tensor:
@@ -416,8 +431,11 @@ def _within(T: Tensor, problem: Problem, omega: Tensor | None, limit: float) -> 
     r: Tensor = problem.residual_norms(T)
     limits = torch.full_like(r, limit)
     if omega is not None:
-        limits *= omega.reshape((-1,) + (1,) * (r.ndim - 1))
+        limits *= _column(omega, r)
     if not bool((r > limits).any()):
         return None
-    factor = limits / torch.maximum(r, limits)
-    return T * factor.reshape(factor.shape + (1,) * (T.ndim - factor.ndim))
+    return T * _column(limits / torch.maximum(r, limits), T)
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))

@@ -31,40 +31,40 @@ class InverseFactor:
     G : tensor (L, L)
         Gram matrix; only the lower triangle is read.
     rows : TorchRows
-        Told when the inverse has changed.
+        Where arrays of the host are brought to.
     """
 
     def __init__(self, G: Tensor, rows: Any) -> None:
-        self._G = torch.tril(G) + torch.tril(G, -1).T
         self._rows = rows
+        self._G = torch.tril(G) + torch.tril(G, -1).T
+        # A captured step reads these where they are: they are only ever overwritten.
+        self._shifted, self._inverse = torch.empty_like(G), torch.empty_like(G)
         self._shift = np.nan
-        self._inverse: Tensor = None
-        self._fallback: SpectralFactor | None = None
+        self._spectrum: SpectralFactor | None = None
+
+    def prepare(self, shifts: Array) -> None:
+        """Factorise for the shift of one problem."""
+        shift = float(shifts[0])
+        if shift == self._shift:
+            return
+        self._shift = shift
+        self._shifted.copy_(self._G).diagonal().add_(shift)
+        factor, failed = torch.linalg.cholesky_ex(self._shifted)
+        if int(failed):  # the shift drowns in the rounding of G
+            self._spectrum = self._spectrum or SpectralFactor(self._G, self._rows)
+            self._inverse.copy_(self._spectrum.inverse(shift))
+        else:
+            self._inverse.copy_(torch.cholesky_inverse(factor))
 
     def solve(self, shifts: Array, R: Any) -> Any:
         """Solve for one problem, R (L, 1, m)."""
         if isinstance(R, np.ndarray):
             return self._rows.get(self.solve(shifts, self._rows.put(R)))
-        self._factorise(float(shifts[0]))
-        if self._fallback is not None:
-            return self._fallback.solve(shifts, R)
+        self.prepare(shifts)
         flat = R[:, 0]
         X = self._inverse @ flat
-        X = X + self._inverse @ (flat - (self._G @ X + self._shift * X))
+        X = X + self._inverse @ (flat - self._shifted @ X)
         return X[:, None]
-
-    def _factorise(self, shift: float) -> None:
-        if shift == self._shift:
-            return
-        self._shift, self._fallback = shift, None
-        self._rows.factor_version += 1
-        shifted = self._G.clone()
-        shifted.diagonal().add_(shift)
-        factor, failed = torch.linalg.cholesky_ex(shifted)
-        if int(failed):  # the shift drowns in the rounding of G
-            self._fallback = SpectralFactor(self._G, self._rows)
-        else:
-            self._inverse = torch.cholesky_inverse(factor)
 
 
 class SpectralFactor:
@@ -80,16 +80,26 @@ class SpectralFactor:
 
     def __init__(self, G: Tensor, rows: Any) -> None:
         self._rows = rows
-        rows.factor_version += 1
         values, self._vectors = torch.linalg.eigh(G, UPLO="L")
         floor = len(G) * np.finfo(float).eps * values[-1].clip(min=np.finfo(float).tiny)
         self._values = torch.maximum(values, floor)
+        self._shifts: Array | None = None
+
+    def prepare(self, shifts: Array) -> None:
+        """Bring the shifts to the device."""
+        if self._shifts is not shifts:
+            self._shifts, self._there = shifts, self._rows.put(shifts)
 
     def solve(self, shifts: Array, R: Any) -> Any:
         """Solve for every problem, R (L, P, m)."""
         if isinstance(R, np.ndarray):
             return self._rows.get(self.solve(shifts, self._rows.put(R)))
+        self.prepare(shifts)
         flat = R.reshape(len(R), -1)
         rotated = (self._vectors.T @ flat).reshape(R.shape)
-        rotated = rotated / (self._values[:, None] + self._rows.put(shifts))[..., None]
+        rotated = rotated / (self._values[:, None] + self._there)[..., None]
         return (self._vectors @ rotated.reshape(flat.shape)).reshape(R.shape)
+
+    def inverse(self, shift: float) -> Tensor:
+        """Return (G + s I)^-1."""
+        return (self._vectors / (self._values + shift)) @ self._vectors.T

@@ -7,6 +7,7 @@ formula that is not shown cannot be published.
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import Any
 from xml.etree import ElementTree
 
@@ -20,16 +21,18 @@ logger = logging.getLogger(__name__)
 
 ElementTree.register_namespace("", "http://www.w3.org/1998/Math/MathML")
 _NAME = "{http://www.w3.org/1998/Math/MathML}"
+_HTML_ENTITY = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)\w+;")  # which XML does not know
 
 
 def convert(latex: str, *, block: bool) -> str:
     """Return MathML for a formula; names of code become plain text."""
     code = re.sub(r"\\texttt\{(.*?)\}", lambda name: _text(name[1]), latex)
-    tree = ElementTree.fromstring(tex2mathml(code.replace(r"\dots", r"\ldots"), block))
+    mathml = tex2mathml(code.replace(r"\dots", r"\ldots"), block)
+    tree = ElementTree.fromstring(_HTML_ENTITY.sub(lambda entity: unescape(entity[0]), mathml))
     for element in tree.iter():
         if element.tag == _NAME + "munderover":
             _set_beside(element)
-        elif element.tag == _NAME + "mo" and element.text in "|‖⟨⟩":
+        elif element.tag == _NAME + "mo" and element.text in tuple("|‖⟨⟩"):
             # Browsers stretch these to the height of their neighbours, and space them.
             element.attrib.update(stretchy="false", lspace="0", rspace="0")
     return ElementTree.tostring(tree, encoding="unicode")
@@ -42,7 +45,7 @@ def _text(name: str) -> str:
 def _set_beside(element: ElementTree.Element) -> None:
     r"""Make an index under an accented letter, what the converter sees in \hat y_j, its subscript."""
     letter, index, accent = element
-    if accent.tag == _NAME + "mo" and accent.text in "ˆ~¯‾":
+    if accent.tag == _NAME + "mo" and accent.text in tuple("ˆ~ˉ"):
         for child in (letter, index, accent):
             element.remove(child)
         element.tag = _NAME + "msub"

@@ -6,6 +6,7 @@ options that it is given; what is quick and needs no network is run.
 """
 
 import doctest
+import importlib
 import re
 import shlex
 import shutil
@@ -79,6 +80,17 @@ def test_no_code_escapes(page):
     shown = text.count(">>> ")
     assert shown == sum(code.count(">>> ") for language, code, _ in blocks(text))
     assert not re.search(r"^\S.*::$\n\n +(import|from) ", text, flags=re.M)
+
+
+def test_the_reference_is_complete():
+    text = (DOCS / "api.rst").read_text(encoding="utf-8")
+    for module in ("gorelm", "gorelm.datasets", "gorelm.diagnostics", "gorelm.metrics"):
+        public = importlib.import_module(module)
+        for name in public.__all__:
+            if callable(getattr(public, name)) and not name.endswith(("Error", "Set", "_scorer")):
+                assert re.search(rf"^   {name}$", text, flags=re.M), (
+                    f"{module}.{name}: docs/api.rst"
+                )
 
 
 def commands_of(code):

@@ -149,7 +149,9 @@ class _Run:
         self.rows, self.factor, self.settings, self.direct = rows, factor, settings, direct
         self.callback = callback
         self.HtT = rows.HtT[:, None]
-        self._HtT = rows.put(self.HtT)
+        (self._HtT,) = rows.put([self.HtT])
+        self._problem: Any = None  # where the rows are, and
+        self._problem_here: Any = None  # the same here
         self.large = rows.shape[0] * rows.shape[1] >= LARGE
         self.sum_again = False  # whether H'U is summed over the rows at every check
 
@@ -184,17 +186,16 @@ class _Run:
             self._check(state, moves, 0, solution)
         next_adaptation = FIRST_ADAPTATION
         self._put(state)
-        plain_step = self.rows.accelerate(self._step)
+        step = self.rows.accelerate(self._step)
         for iteration in range(1, settings.max_iter + 1):
             if not len(state.index):
                 break
             check = iteration == settings.max_iter or self._is_check(iteration)
             by_residuals = settings.stop == "residuals"
+            moves = step(state, measure=check or by_residuals)
             if not (check or by_residuals):
-                plain_step(state)
                 continue
-            moves = self._step(state, measure=True)
-            state.move(self.rows.get)
+            move_back = self._get(state, moves)
             done = None
             if by_residuals:
                 done = residuals_small(state, moves, self.rows, settings.eps_abs, settings.eps_rel)
@@ -203,7 +204,8 @@ class _Run:
                 if adapt:  # ever more rarely: ADMM converges once its penalties stand still
                     next_adaptation = 2 * iteration
                 self._check(state, moves, iteration, solution, done, adapt=adapt)
-            self._put(state)
+            if not move_back():
+                self._put(state)
         if keep_live and moves is not None:
             solution.live = Live(state, moves, self.rows.E, self.rows.U)
         return solution
@@ -213,7 +215,15 @@ class _Run:
         s.shift = (s.problem.l2 if s.sigma is None else s.problem.l2 + s.sigma) / s.rho
         self.shift = s.shift
         self.factor.prepare(self.shift)
+        if self._problem_here is not s.problem:
+            self._problem_here, self._problem = s.problem, s.problem.moved(self.rows.put)
         s.move(self.rows.put)
+
+    def _get(self, s: Iterate, moves: Moves | None) -> Callable[[], bool]:
+        """Bring the iterate, and what was measured, here."""
+        if moves is not None:
+            moves.move(self.rows.get)
+        return s.move(self.rows.get)
 
     # -- the three steps -------------------------------------------------------------------------
 
@@ -328,7 +338,7 @@ class _Run:
         if s.sigma is not None:
             relax = self.settings.relax
             target = relax * s.B + (1.0 - relax) * s.Z + s.V
-            Z = s.problem.penalty_prox(target, s.sigma)
+            Z = self._problem.penalty_prox(target, s.sigma)
             s.Z_change, s.Z, s.V = Z - s.Z, Z, target - Z
         GB: Array = right - s.shift[:, None] * s.B
         return GB
@@ -337,13 +347,14 @@ class _Run:
         if self.direct:
             return None
         relax = self.settings.relax
-        HtD, moves = self.rows.step(s.B, s.problem, s.rho, relax, cap=s.cap, measure=measure)
+        HtD, moves = self.rows.step(s.B, self._problem, s.rho, relax, cap=s.cap, measure=measure)
         # The rows set E + U = relax (HB - T) + (1 - relax) E_old + U_old. With that sum and the
         # difference H'(E - U), H'E and H'U are known without another product with H; an error in
         # one of them is multiplied by 1 - relax / 2 in every step.
         HtE = s.HtD + s.HtU
         HtU = 0.5 * (relax * (GB - self._HtT) + (1.0 - relax) * HtE + s.HtU - HtD)
-        s.HtE_change = HtD + HtU - HtE
+        if self.settings.stop == "residuals":
+            s.HtE_change = HtD + HtU - HtE
         s.HtD, s.HtU = HtD, HtU
         if moves is None and self.large and self.rows.bounds_are_cheap and not self.sum_again:
             improve_bound(s, *self.rows.inner())

@@ -118,6 +118,9 @@ class Mixture:
         return Mixture(self.R[:, which], self.a[which], self.b[which])
 
 
+_MOVED = ("HtD", "HtU", "HtE_change", "rho", "shift", "B")
+
+
 @dataclass
 class Iterate:
     """The L-sized half of the iterate, for the problems still running."""
@@ -126,7 +129,7 @@ class Iterate:
     index: Mask  # which of the P problems these are
     HtD: Array  # H'(E - U)
     HtU: Array  # H'U
-    HtE_change: Array  # H'(E - E_old)
+    HtE_change: Array  # H'(E - E_old), followed for the paper's rule only
     rho: Array
     shift: Array  # of the linear systems that rho and sigma make
     sigma: Array | None  # None: no weight split
@@ -145,13 +148,32 @@ class Iterate:
         """The weights to return: Z, whose empty rows are exactly zero, where there is a Z."""
         return self.B if self.sigma is None else self.Z
 
-    def move(self, to: Callable[[Any], Any]) -> None:
-        """Bring what a step needs to where `to` brings arrays."""
-        self.problem = self.problem.moved(to)
-        for name in ("HtD", "HtU", "HtE_change", "rho", "shift", "B", "Z", "V", "Z_change"):
-            setattr(self, name, to(getattr(self, name)))
-        if self.sigma is not None:
-            self.sigma = to(self.sigma)
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """What a step works on."""
+        return _MOVED if self.sigma is None else (*_MOVED, "sigma", "Z", "V", "Z_change")
+
+    def move(self, to: Callable[[list[Any]], list[Any]]) -> Callable[[], bool]:
+        """Bring what a step works on to where `to` brings arrays.
+
+        Returns
+        -------
+        move_back : callable
+            Takes up again what was there before, if none of it has been replaced since; returns
+            whether that is so.
+        """
+        before = {name: getattr(self, name) for name in self.moved}
+        after = dict(zip(before, to(list(before.values())), strict=True))
+        for name, there in after.items():
+            setattr(self, name, there)
+
+        def move_back() -> bool:
+            same = all(getattr(self, name) is there for name, there in after.items())
+            for name, there in before.items() if same else ():
+                setattr(self, name, there)
+            return same
+
+        return move_back
 
     def keep(self, which: Mask) -> None:
         """Drop the problems that `which` does not name."""

@@ -84,11 +84,12 @@ class Problem:
         """Number P of problems described."""
         return len(self.tau)
 
-    def moved(self, put: Callable[[Array], Any]) -> Problem:
+    def moved(self, put: Callable[[list[Any]], list[Any]]) -> Problem:
         """Return the problems with their numbers elsewhere, where `put` brings arrays."""
         other = copy(self)
-        for name in ("tau", "l1", "l2", "delta"):
-            object.__setattr__(other, name, put(getattr(self, name)))
+        names = ("tau", "l1", "l2", "delta")
+        for name, there in zip(names, put([getattr(self, name) for name in names]), strict=True):
+            object.__setattr__(other, name, there)
         return other
 
     def select(self, which: npt.NDArray[Any]) -> Problem:

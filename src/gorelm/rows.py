@@ -42,6 +42,12 @@ class Moves:
     hidden: Array  # ||HB||^2
     error: Array  # ||E||^2
 
+    def move(self, to: Callable[[list[Any]], list[Any]]) -> None:
+        """Bring the sums to where `to` brings arrays."""
+        names = list(vars(self))
+        for name, there in zip(names, to([getattr(self, name) for name in names]), strict=True):
+            setattr(self, name, there)
+
 
 class Rows:
     """H, T, E and U in memory.
@@ -91,12 +97,12 @@ class Rows:
     # How many iterations to leave between checks at first; None: by the size of the problem.
     check_every: int | None = None
 
-    def put(self, values: Any) -> Any:
-        """Bring an array of the loop to where the rows are; here it is there already."""
+    def put(self, values: list[Any]) -> list[Any]:
+        """Bring arrays of the loop to where the rows are; here they are there already."""
         return values
 
-    def get(self, values: Any) -> Any:
-        """Bring it back."""
+    def get(self, values: list[Any]) -> list[Any]:
+        """Bring them back."""
         return values
 
     def accelerate(self, step: Step) -> Step:

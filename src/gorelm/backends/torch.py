@@ -67,6 +67,7 @@ class TorchRows:
         self.E = self.U = T.new_zeros((len(T), 0, T.shape[1]))
         self.HtT: Array = np.empty((0, 0))
         self.may_capture = False
+        self._cap: tuple[Array, Tensor] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -80,17 +81,34 @@ class TorchRows:
 
     # -- between the host and the device -------------------------------------------------------
 
-    def put(self, values: Any) -> Tensor:
-        """Bring an array of the loop to the device, in float64."""
-        # A copy: on the CPU the loop's array and the device's must not be one.
-        return torch.tensor(np.asarray(values), dtype=torch.float64, device=self.T.device)
+    def put(self, values: list[Any]) -> list[Tensor]:
+        """Bring arrays of the loop to the device in one go, in float64."""
+        arrays = [np.asarray(array, dtype=np.float64) for array in values]
+        # A copy: on the CPU the loop's arrays and the device's must not be one.
+        flat = np.concatenate([array.reshape(-1) for array in arrays])
+        there = torch.tensor(flat, device=self.T.device)
+        parts = there.split([array.size for array in arrays])
+        return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
-    def get(self, values: Tensor) -> Array:
-        """Bring it back to the host."""
-        return np.asarray(values.cpu().numpy())
+    def get(self, values: list[Tensor]) -> list[Array]:
+        """Bring tensors back to the host in one go, in float64."""
+        here = torch.cat([tensor.reshape(-1).double() for tensor in values]).cpu().numpy()
+        ends = np.cumsum([tensor.numel() for tensor in values])[:-1]
+        parts = np.split(here, ends)
+        return [part.reshape(tensor.shape) for part, tensor in zip(parts, values, strict=True)]
 
-    def _to_rows(self, values: Tensor) -> Tensor:
-        return values.to(self.T.dtype)
+    def put_one(self, values: Any) -> Tensor:
+        """Bring one array to the device."""
+        return self.put([values])[0]
+
+    def get_one(self, values: Tensor) -> Array:
+        """Bring one tensor to the host."""
+        return self.get([values])[0]
+
+    def _in_rows(self, values: list[Any]) -> list[Tensor]:
+        """Bring numbers to the device in the precision of the rows."""
+        there = values if isinstance(values[0], torch.Tensor) else self.put(values)
+        return [number.to(self.T.dtype) for number in there]
 
     def accelerate(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a step that is captured once and launched as a whole."""
@@ -108,7 +126,7 @@ class TorchRows:
             for start in range(0, n_hidden, 512):
                 strip = slice(start, start + 512)
                 G[start:, strip].addmm_(h[:, start:].T, h[:, strip])
-        self.HtT = self.get(HtT)
+        self.HtT = self.get_one(HtT)
         self.may_capture = like.n_problems == 1  # a batch changes shape, and fills the device
         return (InverseFactor if like.n_problems == 1 else SpectralFactor)(G, self)
 
@@ -123,7 +141,7 @@ class TorchRows:
         if near is None:
             return np.zeros((n_hidden, problem.n_problems, m))
         self.E += (near - self.T)[:, None]
-        return self.get(self._summed(self.E))
+        return self.get_one(self._summed(self.E))
 
     def step(
         self,
@@ -136,13 +154,11 @@ class TorchRows:
         measure: bool = False,
     ) -> tuple[Tensor, Moves | None]:
         """Update E and U for the weights `B` (L, P, m); see `gorelm.rows.Rows.step`."""
-        here = problem.moved(self._to_rows)
-        rho = rho.to(self.T.dtype)
-        before = self.E.clone() if measure else None
         if self._fused(problem):
-            HtD, R = self._fused_step(B, here, rho, relax, keep=measure)
-        else:
-            HtD, R = self._plain_step(B, here, rho, relax, keep=measure)
+            return self._fused_step(B, problem, rho, relax, cap, measure)
+        here, rho = problem.moved(self._in_rows), rho.to(self.T.dtype)
+        before = self.E.clone() if measure else None
+        HtD, R = self._plain_step(B, here, rho, relax, keep=measure)
         return HtD, self._moves(R, before, here, cap) if measure else None
 
     def _fused(self, problem: Problem) -> bool:
@@ -159,15 +175,16 @@ class TorchRows:
         )
 
     def _fused_step(
-        self, B: Tensor, problem: Problem, rho: Tensor, relax: float, *, keep: bool
-    ) -> tuple[Tensor, Tensor]:
-        E, U = self.E[:, 0], self.U[:, 0]
-        threshold = problem.tau / rho
-        D, R = kernels.step(
-            self._H, B[:, 0], self.T, E, U, self._omega, threshold, problem.delta, relax, keep=keep
-        )
+        self, B: Tensor, problem: Problem, rho: Tensor, relax: float, cap: Array, measure: bool
+    ) -> tuple[Tensor, Moves | None]:
+        numbers = (problem.tau, rho, problem.delta, self._there(cap))
+        rows = (self.T, self.E[:, 0], self.U[:, 0], self._omega)
+        D, sums = kernels.step(self._H, B, *rows, numbers, relax, measure=measure)
         HtD = kernels.pull(self._H, D)[: self._n_hidden, None]
-        return HtD, R[:, None] if keep else None
+        if not measure:
+            return HtD, None
+        primal, size, change, UU, UT, _, _, hidden, error = sums[:, None]
+        return HtD, Moves(primal, size, change, UU, UT, sums[5:7, None], hidden, error)
 
     def _plain_step(
         self, B: Tensor, problem: Problem, rho: Tensor, relax: float, *, keep: bool
@@ -193,8 +210,9 @@ class TorchRows:
         E, U, T = self.E, self.U, self.T[:, None]
         sums = [_squares(R - E), _squares(E - before), _squares(U), _squares(R + T), _squares(E)]
         sums += [_sum(U * T), *self._capped(R, problem, cap)]
-        primal, change, UU, hidden, error, UT, size, plain, capped = self.get(torch.stack(sums))
-        return Moves(primal, size, change, UU, UT, np.stack([plain, capped]), hidden, error)
+        primal, change, UU, hidden, error, UT, size, plain, capped = sums
+        loss: Tensor = torch.stack([plain, capped])
+        return Moves(primal, size, change, UU, UT, loss, hidden, error)
 
     def _capped(self, R: Tensor, problem: Problem, cap: Array) -> tuple[Tensor, Tensor, Tensor]:
         """Return the squared norms with none beyond `cap`, and the losses without and with it."""
@@ -205,10 +223,16 @@ class TorchRows:
             return _squares(R), loss, loss
         r: Tensor = problem.residual_norms(R)
         axes = (0,) if problem._by_row else (0, 2)
-        limit: Tensor = problem._over_norms(self.put(cap).to(R.dtype), self._omega)
+        limit: Tensor = problem._over_norms(self._there(cap).to(R.dtype), self._omega)
         near = torch.minimum(r, limit.expand_as(r))
         losses = [self._huber(x, problem).sum(axes, dtype=torch.float64) for x in (r, near)]
         return (near * near).sum(axes, dtype=torch.float64), *losses
+
+    def _there(self, cap: Array) -> Tensor:
+        """Return the caps on the device; a captured step can bring nothing there."""
+        if self._cap is None or self._cap[0] is not cap:
+            self._cap = cap, self.put_one(cap)
+        return self._cap[1]
 
     def _huber(self, r: Tensor, problem: Problem) -> Tensor:
         delta: Tensor = problem._over_norms(problem.delta, self._omega)
@@ -218,31 +242,33 @@ class TorchRows:
 
     def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
         """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
-        here = problem.moved(lambda numbers: self._to_rows(self.put(numbers)))
+        here = problem.moved(self._in_rows)
         R = self._residuals(X)
         cap = np.full(X.shape[1], np.inf) if cap is None else cap
         _, plain, capped = self._capped(R, here, cap)
-        return self.get(torch.stack([plain, capped]))
+        return self.get_one(torch.stack([plain, capped]))
 
     def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
         """Return H'R (L, P, m), <R, T> (P,) and <R, R> (P,) of the residuals R = HX - T."""
         R = self._residuals(X)
         T = self.T[:, None]
-        return self.get(self._summed(R)), self.get(_sum(R * T)), self.get(_squares(R))
+        return self.get_one(self._summed(R)), self.get_one(_sum(R * T)), self.get_one(_squares(R))
 
     def corrected(self, A: Array, which: Any, problem: Problem, rho: Array) -> tuple[Array, Array]:
         """Judge the multipliers rho U - HA of the problems `which`; see `Rows.corrected`."""
-        here = problem.moved(lambda numbers: self._to_rows(self.put(numbers)))
+        here = problem.moved(self._in_rows)
         chosen = torch.as_tensor(np.asarray(which), device=self.T.device)
-        Y = self.put(rho).to(self.T.dtype)[:, None] * self.U[:, chosen]
+        Y = self.put_one(rho).to(self.T.dtype)[:, None] * self.U[:, chosen]
         Y = Y - (self._residuals(A) + self.T[:, None])
         r: Tensor = here.residual_norms(Y) / here._over_norms(here.tau, self._omega)
-        return self.get(r.amax(0 if here._by_row else (0, 2)).double()), self.get(_squares(Y))
+        return self.get_one(r.amax(0 if here._by_row else (0, 2)).double()), self.get_one(
+            _squares(Y)
+        )
 
     def pull(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""
         chosen = torch.as_tensor(np.arange(self.U.shape[1])[which], device=self.T.device)
-        return self.get(self._summed(self.U[:, chosen]))
+        return self.get_one(self._summed(self.U[:, chosen]))
 
     def keep(self, which: Any) -> None:
         """Drop the state of the problems that have left the batch."""
@@ -251,7 +277,7 @@ class TorchRows:
 
     def rescale(self, factor: Array) -> None:
         """Divide U by `factor` (P,), as a change of rho by that factor asks for."""
-        self.U /= self.put(factor).to(self.U.dtype)[:, None]
+        self.U /= self.put_one(factor).to(self.U.dtype)[:, None]
 
     def TT(self) -> float:
         """Return the squared norm of T."""
@@ -269,7 +295,7 @@ class TorchRows:
             torch.bincount(exponents, values, EXPONENTS)
             for values in (weights, weights * sizes.log())
         )
-        return NormSummary(*(self.get(values) for values in sums))
+        return NormSummary(*self.get(list(sums)))
 
     def typical_residual(self, problem: Problem) -> float:
         """Return the geometric mean of the residual norms of B = 0."""
@@ -308,7 +334,7 @@ class TorchRows:
         return total
 
     def _residuals(self, X: Array) -> Tensor:
-        weights = self._flat(self.put(X))
+        weights = self._flat(self.put_one(X))
         parts = [self._times(h, weights, X.shape) - self.T[rows, None] for rows, h in self._pass()]
         return torch.cat(parts)
 
@@ -316,53 +342,49 @@ class TorchRows:
 class _Captured:
     """A step of one problem as a CUDA graph: one launch instead of some forty.
 
-    The graph works on tensors of its own, to which the iterate is brought after every check. What
-    else a step reads (H, T, E, U, the factor) stays where it is and is only ever overwritten.
+    The graphs (one measures, one does not) work on tensors of their own, to which the iterate is
+    brought after every check. What else a step reads (H, T, E, U, the factor) stays where it is and
+    is only ever overwritten.
     """
 
-    def __init__(self, step: Callable[[Iterate], Any], rows: TorchRows) -> None:
+    def __init__(self, step: Callable[..., Moves | None], rows: TorchRows) -> None:
         self._step, self._rows = step, rows
-        self._graph: Any = None
-        self._compiled = False
+        self._graphs: dict[bool, tuple[Any, Moves | None]] = {}
+        self._compiled: set[bool] = set()
         self._state: dict[str, Tensor] = {}
 
-    def __call__(self, s: Iterate) -> None:
+    def __call__(self, s: Iterate, *, measure: bool) -> Moves | None:
         if not self._rows.may_capture:
-            self._step(s)
-        elif not self._compiled:  # launched once before it is captured, kernels are compiled
-            self._step(s)
-            self._compiled = True
-        else:
-            if self._graph is None:
-                self._capture(s)
-            for name, held in self._state.items():
-                if (value := getattr(s, name)) is not held:
-                    held.copy_(value)
-            self._graph.replay()
-            for name, held in self._state.items():
-                setattr(s, name, held)
-
-    def _capture(self, s: Iterate) -> None:
-        names = [name for name in _STATE if getattr(s, name) is not None]
-        self._state = {name: getattr(s, name).clone() for name in names}
-        work = copy(s)  # capturing runs nothing, but the step assigns
+            return self._step(s, measure=measure)
+        if measure not in self._compiled:  # launched once before they are captured, kernels are
+            self._compiled.add(measure)
+            return self._step(s, measure=measure)
+        if not self._state:
+            self._state = {name: getattr(s, name).clone() for name in s.moved}
         for name, held in self._state.items():
-            setattr(work, name, held)
-        self._graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+            if (value := getattr(s, name)) is not held:
+                held.copy_(value)
+                setattr(s, name, held)
+        if measure not in self._graphs:
+            self._graphs[measure] = self._capture(s, measure)
+        graph, moves = self._graphs[measure]
+        graph.replay()
+        return copy(moves)
+
+    def _capture(self, s: Iterate, measure: bool) -> tuple[Any, Moves | None]:
+        work = copy(s)  # capturing runs nothing, but the step assigns
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         aside = torch.cuda.Stream()
         aside.wait_stream(here)
         # Not torch.cuda.graph, which first collects garbage for longer than a fit may take.
         with torch.cuda.stream(aside):
-            self._graph.capture_begin()
-            self._step(work)
+            graph.capture_begin()
+            moves = self._step(work, measure=measure)
             for name, held in self._state.items():
                 held.copy_(getattr(work, name))
-            self._graph.capture_end()
+            graph.capture_end()
         here.wait_stream(aside)
-        self._problem = s.problem  # its numbers are where the graph reads them
-
-
-_STATE = ("HtD", "HtU", "HtE_change", "rho", "shift", "sigma", "B", "Z", "V", "Z_change")
+        return graph, moves
 
 
 def hidden_outputs(layer: HiddenLayer, X: Tensor, out: Tensor | None = None) -> Tensor:

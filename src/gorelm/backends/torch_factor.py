@@ -16,10 +16,13 @@ from gorelm.prox import Array
 __all__ = ["InverseFactor", "SpectralFactor"]
 
 Tensor = Any
+# Shifts from which on, in units of the trace of G, an inverse has digits to spare: its error is at
+# most the rounding divided by this (shifts move by a factor of some ten in a fit).
+REFINED_BELOW = 1e-6
 
 
 class InverseFactor:
-    r"""The inverse J of G + s I, from its Cholesky factor, with a step of refinement.
+    r"""The inverse J of G + s I, from its Cholesky factor; for small s with a step of refinement.
 
     .. math:: X = JR, \qquad X \leftarrow X + J (R - (G + sI) X)
 
@@ -41,6 +44,8 @@ class InverseFactor:
         self._shifted, self._inverse = torch.empty_like(G), torch.empty_like(G)
         self._shift = np.nan
         self._spectrum: SpectralFactor | None = None
+        self._trace = float(self._G.trace())
+        self._refine: bool | None = None
 
     def prepare(self, shifts: Array) -> None:
         """Factorise for the shift of one problem."""
@@ -48,6 +53,8 @@ class InverseFactor:
         if shift == self._shift:
             return
         self._shift = shift
+        if self._refine is None:  # for good: a captured step does what it did
+            self._refine = shift < REFINED_BELOW * self._trace
         self._shifted.copy_(self._G).diagonal().add_(shift)
         factor, failed = torch.linalg.cholesky_ex(self._shifted)
         if int(failed):  # the shift drowns in the rounding of G
@@ -59,11 +66,12 @@ class InverseFactor:
     def solve(self, shifts: Array, R: Any) -> Any:
         """Solve for one problem, R (L, 1, m)."""
         if isinstance(R, np.ndarray):
-            return self._rows.get(self.solve(shifts, self._rows.put(R)))
+            return self._rows.get_one(self.solve(shifts, self._rows.put_one(R)))
         self.prepare(shifts)
         flat = R[:, 0]
         X = self._inverse @ flat
-        X = X + self._inverse @ (flat - self._shifted @ X)
+        if self._refine:
+            X = X + self._inverse @ (flat - self._shifted @ X)
         return X[:, None]
 
 
@@ -88,12 +96,12 @@ class SpectralFactor:
     def prepare(self, shifts: Array) -> None:
         """Bring the shifts to the device."""
         if self._shifts is not shifts:
-            self._shifts, self._there = shifts, self._rows.put(shifts)
+            self._shifts, self._there = shifts, self._rows.put_one(shifts)
 
     def solve(self, shifts: Array, R: Any) -> Any:
         """Solve for every problem, R (L, P, m)."""
         if isinstance(R, np.ndarray):
-            return self._rows.get(self.solve(shifts, self._rows.put(R)))
+            return self._rows.get_one(self.solve(shifts, self._rows.put_one(R)))
         self.prepare(shifts)
         flat = R.reshape(len(R), -1)
         rotated = (self._vectors.T @ flat).reshape(R.shape)

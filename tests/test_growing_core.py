@@ -55,7 +55,7 @@ def test_extended_is_factorised_again(kind, seed, steps, shift, solve_first, dro
             factor.keep(nodes)
             H = H[:, nodes]
     R = rng.standard_normal((H.shape[1], 2, 2))
-    digits = 1e-8 if kind is CholeskyFactor else 1e-5  # the inverse's rounding adds up
+    digits = 1e-8 if kind is CholeskyFactor else 1e-4  # the inverse's rounding adds up
     for shifts in ([shift, shift], [0.5, shift]):
         expected = EighFactor(gram(H)).solve(np.array(shifts), R)
         np.testing.assert_allclose(

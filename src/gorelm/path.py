@@ -76,9 +76,9 @@ def gorelm_path(
 
     Parameters
     ----------
-    H : array (N, L)
-        Hidden outputs.
-    T : array (N, m)
+    H : array or tensor (N, L)
+        Hidden outputs; with a tensor of PyTorch's, the grid is solved on its device.
+    T : array or tensor (N, m)
         Targets, in the units that the loss should see.
     lams : array, optional
         Weights of the penalty; default: `default_lams` with `n_lams` and `eps`.
@@ -118,7 +118,12 @@ def gorelm_path(
     >>> path.coefs.shape, bool(path.converged.all())
     ((2, 9, 20, 2), True)
     """
-    H, T = np.asarray(H), np.asarray(T, dtype=float)
+    if type(H).__module__.split(".")[0] == "torch":
+        from gorelm.backends.torch_path import tensor_system
+
+        make_system = tensor_system
+    else:
+        H, T, make_system = np.asarray(H), np.asarray(T, dtype=float), _array_system
     if H.ndim != 2 or T.ndim != 2 or len(H) != len(T) or not len(H):
         raise ValueError(
             f"H must be (N, L) and T (N, m) with the same N > 0; got {H.shape} and {T.shape}"
@@ -129,24 +134,29 @@ def gorelm_path(
         raise ValueError(f"max_iter must be at least 1, or None; got {max_iter}")
     if not tol > 0:
         raise ValueError(f"tol must be positive; got {tol}")
-    H = H if H.dtype == np.float32 else H.astype(float, copy=False)
-    for name, A in (("H", H), ("T", T)):
-        if not np.isfinite(A).all():
-            raise ValueError(f"{name} has values that are not finite")
     omega = None
     if sample_weight is not None:
         weights = np.asarray(sample_weight, dtype=float)
         if weights.shape != (len(H),) or not ((weights > 0) & np.isfinite(weights)).all():
             raise ValueError("sample_weight must hold one positive, finite number for each row")
         omega = np.sqrt(weights)
-        H, T = H * omega[:, None].astype(H.dtype), T * omega[:, None]
     ratios = checked_grid("l1_ratios", l1_ratios, largest=1.0)
     like = Problem(loss, [tau, tau], 1.0, 1.0, delta, grouped)
-    system = System(H, T, like, omega, tol=tol)
+    system = make_system(H, T, like, omega, tol)
     if lams is None:
         lams = default_lams(system, like, ratios, n_lams, eps)
     settings = replace(ADAPTIVE, tol=tol, max_iter=max_iter or ADAPTIVE.max_iter)
     return solve_path(system, like, lams, ratios, settings, memory_budget, callback)
+
+
+def _array_system(H: Array, T: Array, like: Problem, omega: Array | None, tol: float) -> System:
+    H = H if H.dtype == np.float32 else H.astype(float, copy=False)
+    for name, A in (("H", H), ("T", T)):
+        if not np.isfinite(A).all():
+            raise ValueError(f"{name} has values that are not finite")
+    if omega is not None:
+        H, T = H * omega[:, None].astype(H.dtype), T * omega[:, None]
+    return System(H, T, like, omega, tol=tol)
 
 
 def default_lams(
@@ -211,7 +221,7 @@ def solve_path(
     empty_from = like.tau[0] * system.largest_pull(like)
     for ratios in _groups(l1_ratios, max(1, lines)):
         grid = _Grid(system, like, lams, l1_ratios[ratios], settings, at_once, callback)
-        for problems, solution in grid.solve(warm=lines > 0):
+        for problems, solution in grid.solve(warm=lines > 0 and system.keeps_states):
             where = (ratios[problems // len(lams)], problems % len(lams))
             path.coefs[where] = solution.coef.transpose(1, 0, 2)
             path.objective[where] = solution.objective

@@ -13,7 +13,7 @@ from sklearn.utils.sparsefuncs import mean_variance_axis, min_max_axis
 from gorelm.prox import Array
 from gorelm.quantiles import weighted_quantiles
 
-__all__ = ["INPUT_SCALINGS", "TARGET_SCALINGS", "Scaling"]
+__all__ = ["INPUT_SCALINGS", "ROBUST_LEVELS", "TARGET_SCALINGS", "Scaling", "robust_numbers"]
 
 INPUT_SCALINGS = ("minmax", "standard")
 TARGET_SCALINGS = ("robust", "minmax")
@@ -21,6 +21,7 @@ TARGET_SCALINGS = ("robust", "minmax")
 # Where the middle half of a target is one value (counts, mostly zero), the spread of ever more of
 # it is taken; divided by the normal distribution's so that all agree on normal data.
 _TAILS = (0.25, 0.1, 0.05, 0.01)
+ROBUST_LEVELS = (0.5, *_TAILS, *(1 - np.array(_TAILS)))
 
 
 @dataclass(frozen=True)
@@ -113,17 +114,22 @@ def _robust(A: Array, weights: Array) -> tuple[Array, Array]:
     for j, column in enumerate(A.T):
         known = ~np.isnan(column)
         values, w = column[known].astype(float), weights[known]
-        levels = [0.5, *_TAILS, *(1 - np.array(_TAILS))]
-        median, *ends = weighted_quantiles(values, levels, w)
-        low, high = np.split(np.array(ends), 2)
-        spreads = (high / 2 - low / 2) / -ndtri(_TAILS)
-        # A spread that is nothing beside the next wider one is rounding, as good as 0.
-        rounding = 1e-14 * np.append(spreads[1:], 0.0)
-        rounding = np.maximum(rounding, 10 * np.finfo(float).eps * abs(median))
-        usable = np.append(spreads > rounding, True)
-        spreads = np.append(spreads, _standard(values[:, None], w)[1])
-        centre[j], scale[j] = median, spreads[np.argmax(usable)]
+        quantiles = weighted_quantiles(values, ROBUST_LEVELS, w)
+        deviation = _standard(values[:, None], w)[1].item()
+        centre[j], scale[j] = robust_numbers(quantiles, deviation)
     return centre, scale
+
+
+def robust_numbers(quantiles: Array, deviation: float) -> tuple[float, float]:
+    """Return centre and scale from the quantiles at `ROBUST_LEVELS` and the deviation."""
+    median, *ends = quantiles
+    low, high = np.split(np.array(ends), 2)
+    spreads = (high / 2 - low / 2) / -ndtri(_TAILS)
+    # A spread that is nothing beside the next wider one is rounding, as good as 0.
+    rounding = 1e-14 * np.append(spreads[1:], 0.0)
+    rounding = np.maximum(rounding, 10 * np.finfo(float).eps * abs(median))
+    usable = np.append(spreads > rounding, True)
+    return float(median), float(np.append(spreads, deviation)[np.argmax(usable)])
 
 
 _RULES = {"minmax": _minmax, "standard": _standard, "robust": _robust}

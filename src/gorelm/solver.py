@@ -131,6 +131,8 @@ class System:
         Number of nodes that H is expected to grow to.
     """
 
+    keeps_states = True  # whether a solution can start where another ended
+
     def __init__(
         self,
         H: Array,

@@ -38,7 +38,7 @@ def _step(
         h = tl.load(H + start[:, None] + (first + node)[None, :], mask=there[:, None], other=0.0)
         known = ((first + node) < n_hidden)[:, None] & (col < m)[None, :]
         b = tl.load(B + (first + node)[:, None] * m + col[None, :], mask=known, other=0.0)
-        HB = tl.dot(h, b.to(tl.float32), HB, input_precision="tf32x3")
+        HB = tl.dot(h, b, HB, input_precision="tf32x3")
     at = row[:, None] * m + col[None, :]
     cell = there[:, None] & (col < m)[None, :]
     t = tl.load(T + at, mask=cell, other=0.0)
@@ -141,7 +141,7 @@ def step(
     D, n_blocks = torch.empty_like(E), triton.cdiv(n_rows, _ROWS)
     sums = torch.empty((n_blocks if measure else 1, _SUMS), dtype=torch.float32, device=H.device)
     _step[(n_blocks,)](
-        H, B, T, E, U, D, sums, T if omega is None else omega, *numbers, relax,
+        H, B.float(), T, E, U, D, sums, T if omega is None else omega, *numbers, relax,
         n_rows, len(B), H.shape[1], m,
         _ROWS, _DEPTH, _width(m), _SUMS, omega is not None, measure, num_warps=4, num_stages=3,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from gorelm.scaling import Scaling
 from gorelm.solver import solve_rows
 from gorelm.stream import HiddenBlocks, RowBlocks, StreamedRows, fit_input_scaling
 
-__all__ = ["LargeELM", "in_bytes"]
+__all__ = ["LargeELM", "in_bytes", "is_tensor"]
 
 
 @parameters
@@ -30,12 +30,16 @@ class LargeELM(SizedELM, IterativeELM):
         **SizedELM._parameter_constraints,
         **IterativeELM._parameter_constraints,
         "memory_budget": [Interval(Real, 0, None, closed="neither"), str, None],
+        "device": [str, None],
     }
 
     memory_budget: float | str | None = None
+    device: str | None = None
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        if isinstance(X, RowBlocks):
+        if self.device is not None or is_tensor(X):
+            device_of(self).fit(self, X, y, sample_weight)
+        elif isinstance(X, RowBlocks):
             self._take_names(X)
             T, w = validate_targets(self, X, y, sample_weight)
             self._fit_blocks(X, T, w, in_bytes(self.memory_budget))
@@ -83,6 +87,21 @@ class LargeELM(SizedELM, IterativeELM):
         if X.feature_names is not None:
             self.feature_names_in_ = np.array(X.feature_names, dtype=object)
 
+    def predict(self, X: Any) -> Any:
+        """Predict the targets of new rows.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, RowBlocks, or tensor of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Predictions, in the shape that y had; of a tensor, a tensor on its device.
+        """
+        return device_of(self).predict(self, X) if is_tensor(X) else super().predict(X)
+
     def _validate_new(self, X: Any) -> Any:
         if not isinstance(X, RowBlocks):
             return super()._validate_new(X)
@@ -104,6 +123,22 @@ class LargeELM(SizedELM, IterativeELM):
         for rows, x in X:
             out[rows] = super()._outputs(x)
         return out
+
+
+def is_tensor(X: Any) -> bool:
+    """Whether X is an array of PyTorch's or CuPy's."""
+    return type(X).__module__.split(".")[0] in ("torch", "cupy")
+
+
+def device_of(model: Any) -> Any:
+    """Return the module that fits on devices."""
+    try:
+        from gorelm.backends import torch_fit
+    except ImportError as error:
+        raise ImportError(
+            f'{type(model).__name__} on a device needs PyTorch: pip install "gorelm[torch]"'
+        ) from error
+    return torch_fit
 
 
 def in_bytes(budget: float | str | None) -> float:

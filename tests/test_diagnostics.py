@@ -3,11 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from sklearn.exceptions import NotFittedError
 
-from gorelm import IRELMRegressor
-from gorelm.datasets import make_multitarget
-from gorelm.diagnostics import GrowthDisplay, outlier_threshold
+from gorelm.diagnostics import outlier_threshold
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -87,21 +84,3 @@ def test_equal_scores_flag_nothing(value, n_rows):
 def test_one_outlier_among_equal_scores():
     scores = np.r_[np.full(20, 0.3), 5.0]
     np.testing.assert_array_equal(scores > outlier_threshold(scores), scores > 1)
-
-
-def test_growth_display_draws_what_was_recorded():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    data = make_multitarget(80, outlier_ratio=0.1, random_state=0)
-    model = IRELMRegressor(n_initial=5, n_step=5, max_hidden=20, validation=3, random_state=0)
-    with pytest.raises(NotFittedError):
-        GrowthDisplay.from_estimator(model)
-    display = GrowthDisplay.from_estimator(model.fit(data.X, data.T), color="k")
-    assert [line.get_label() for line in display.lines_] == ["training rows", "rows not seen"]
-    for line, name in zip(display.lines_, ("error", "validation_error"), strict=True):
-        np.testing.assert_array_equal(line.get_xdata(), [5, 10, 15, 20])
-        np.testing.assert_array_equal(line.get_ydata(), [r[name] for r in model.growth_])
-    again = GrowthDisplay(model.growth_[:2]).plot(ax=display.ax_)
-    assert again.ax_ is display.ax_
-    plain = IRELMRegressor(n_initial=5, max_hidden=5, random_state=0).fit(data.X, data.T)
-    assert len(GrowthDisplay.from_estimator(plain).lines_) == 1

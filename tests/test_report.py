@@ -9,7 +9,7 @@ from gorelm.experiments.content import accuracy_table, choice_table, summary_tab
 from gorelm.experiments.figures import boxplots, critical_difference
 from gorelm.experiments.grouping import Runs
 from gorelm.experiments.report import write_report
-from gorelm.experiments.tables import Cell, Table
+from gorelm.pages.tables import Cell, Table
 from report_cases import make_run, published_runs, read_csv
 
 pytest.importorskip("jinja2")

@@ -1,12 +1,11 @@
 import json
 import re
-import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from browser import needs_browser, verdict_of
 from gorelm.experiments.content import accuracy_table
 from gorelm.experiments.grouping import Runs
 from gorelm.experiments.report import write_report
@@ -147,7 +146,6 @@ def test_missing_packages_name_the_extra(tmp_path, monkeypatch):
 
 
 SELF_TEST = """
-<script>
 const table = document.getElementById("arrmse-test-20");
 const button = table.tHead.rows[0].cells[1].firstElementChild;
 const values = () => [...table.tBodies[0].rows].map((row) => row.cells[1].dataset.sort);
@@ -162,13 +160,12 @@ seen.push([values(), state()]);
 table.tHead.rows[0].cells[0].firstElementChild.click();
 seen.push([[...table.tBodies[0].rows].map((row) => row.cells[0].dataset.sort), state()]);
 seen.push([table.tFoot.rows.length]);
-document.title = "verdict " + JSON.stringify(seen);
-</script>
+const verdict = seen;
 """
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not on the PATH")
+@needs_browser
 def test_page_sorts_in_a_browser(tmp_path):
     errors = {"a": 10.5, "b": 1.25, "c": None, "d": 5e-07, "e": 100.0}
     runs = [
@@ -177,36 +174,7 @@ def test_page_sorts_in_a_browser(tmp_path):
         for m in ("R-ELM", "Mine")
     ]
     path = write_report(runs, tmp_path / "out", title="browser")
-    text = path.read_text("utf-8")
-    assert text.count("</body>") == 1
-    path.write_text(text.replace("</body>", SELF_TEST + "</body>"), encoding="utf-8")
-    done = subprocess.run(
-        [
-            "chromium",
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            "--virtual-time-budget=3000",
-            "--enable-logging=stderr",
-            "--v=0",
-            "--dump-dom",
-            path.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert "CONSOLE" not in done.stderr, done.stderr
-    title = re.search(r"<title>verdict (.*?)</title>", done.stdout)
-    assert title is not None
-    before, up, focus, down, names, rest = json.loads(title.group(1))
+    before, up, focus, down, names, rest = verdict_of(path, SELF_TEST, tmp_path)
     assert before == [["10.5", "1.25", "", "5e-07", "100.0"], None]
     # by number, not by letter; what is missing stays last both ways
     assert up == [["5e-07", "1.25", "10.5", "100.0", ""], "ascending"]

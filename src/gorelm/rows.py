@@ -221,7 +221,9 @@ class Rows:
 
     def bring_within(self, problem: Problem, limit: float) -> None:
         """Shorten targets beyond `limit`, in units of the rows' omega."""
-        self.T = within(self.T, problem, self._omega, limit)
+        near = within(self.T, problem, self._omega, limit)
+        if near is not self.T:
+            self.T, self.HtT = near, product(self.H, near)
 
     def step(
         self,

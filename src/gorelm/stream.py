@@ -22,7 +22,7 @@ from gorelm.factor import Factor, GramSum
 from gorelm.hidden import HiddenLayer
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.rows import Rows, cut, factor_for
+from gorelm.rows import Rows, cut, factor_for, within
 from gorelm.scaling import Scaling
 
 __all__ = ["HiddenBlocks", "RowBlocks", "StreamedRows"]
@@ -318,6 +318,10 @@ class StreamedRows(Rows):
         observed: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         super().__init__(H, T, omega, observed, HtT=np.empty((0, 0)))  # type: ignore[arg-type]
+
+    def bring_within(self, problem: Problem, limit: float) -> None:
+        """Shorten targets beyond `limit`; H'T is summed with H'H, afterwards."""
+        self.T = within(self.T, problem, self._omega, limit)
 
     def factor(self, like: Problem) -> Factor:
         """Sum up H'H and H'T in one pass."""

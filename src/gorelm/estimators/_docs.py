@@ -150,13 +150,17 @@ progress : bool, default=False
 
 SEARCHED = """\
 cv_results_ : dict of arrays
-    Parameters and scores of every candidate (larger is better), ready for ``pandas.DataFrame``.
+    Parameters and scores of every candidate (larger is better) and the mean number of its nodes
+    with a nonzero weight, ready for ``pandas.DataFrame`` and
+    :class:`gorelm.diagnostics.PathDisplay`.
 best_index_, best_score_
     Which row of it was chosen, and its mean score.
 cv_outlier_scores_ : ndarray of shape (n_samples,)
     Norm of each row's error under models that did not see it (NaN where `cv` never tests a row).
+cv_outlier_threshold_ : float
+    Tukey's fence for these scores.
 cv_outlier_mask_ : ndarray of bool, shape (n_samples,)
-    Rows whose out-of-fold score is above Tukey's fence."""
+    Rows whose out-of-fold score is above it."""
 
 _PARTS = {
     "hidden": HIDDEN,

@@ -88,7 +88,7 @@ def judge(
     fold: Fold,
     scale: Array,
     scoring: Any,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
     """Fit a grid on one fold's training rows and judge it on the others.
 
     Returns
@@ -97,6 +97,8 @@ def judge(
         Larger is better.
     norms : array (test rows, points)
         Norms of the errors in units of `scale`.
+    n_active : array (points,)
+        Hidden outputs with a nonzero weight.
     """
     usable = (w > 0) & ~np.isnan(T).all(axis=1)
     train, test = fold.train[usable[fold.train]], fold.test
@@ -105,6 +107,7 @@ def judge(
     if np.isnan(T[train]).all(axis=0).any():
         raise ValueError("a target is unknown in all training rows of a fold; use fewer folds")
     coefs = grid.coefs(model, X[train], T[train], w[train])
+    n_active = np.count_nonzero(coefs.any(axis=2), axis=0)
     model.coef_, model.intercept_ = coefs.reshape(len(coefs), -1), np.zeros(1)
     outputs = model._outputs(X[test]).reshape(len(test), -1, T.shape[1])
     predicted = model._target_scaling.undo(outputs)
@@ -119,7 +122,7 @@ def judge(
         w[test][scored],
         one_target=model._one_target,
     )
-    return scores, norms
+    return scores, norms, n_active
 
 
 @parameters
@@ -179,8 +182,9 @@ class SearchingELM(SizedELM):
         results = self._judge_all(layers, grids, folds, X, T, w, scale, seed)
 
         points = [(k, *point) for k, grid in enumerate(grids) for point in grid.points()]
-        scores = np.concatenate(
-            [np.stack([s for s, _ in results[k]]) for k in range(len(layers))], axis=1
+        scores, n_active = (
+            np.concatenate([np.stack([fold[i] for fold in one]) for one in results], axis=1)
+            for i in (0, 2)
         )
         means = scores.mean(axis=0)
         if not np.isfinite(means).any():
@@ -191,12 +195,12 @@ class SearchingELM(SizedELM):
             errors = scores.std(axis=0, ddof=min(1, len(folds) - 1)) / np.sqrt(len(folds))
             lams, ratios = (np.array([p[i] for p in points]) for i in (3, 2))
             best = one_standard_error(means, errors, [lams, ratios])
-        self.cv_results_ = self._table(layers, points, scores)
+        self.cv_results_ = self._table(layers, points, scores, n_active)
         self.best_index_, self.best_score_ = best, float(means[best])
 
         k, *point = points[best]
         first = sum(len(list(grid.points())) for grid in grids[:k])
-        self._judge_rows(folds, [norms[:, best - first] for _, norms in results[k]], w)
+        self._judge_rows(folds, [norms[:, best - first] for _, norms, _ in results[k]], w)
         final = self._model(layers[k], seed).set_params(**self._at(*point))
         final.fit(X, T[:, 0] if self._one_target else T, w)
         mine = {*self.get_params(), *final.get_params()}
@@ -251,7 +255,7 @@ class SearchingELM(SizedELM):
         w: Array,
         scale: Array,
         seed: int,
-    ) -> list[list[tuple[Array, Array]]]:
+    ) -> list[list[tuple[Array, Array, Array]]]:
         tasks = [
             delayed(judge)(self._model(layer, seed), grid, X, T, w, fold, scale, self.scoring)
             for layer, grid in zip(layers, grids, strict=True)
@@ -262,7 +266,11 @@ class SearchingELM(SizedELM):
         return [done[k : k + len(folds)] for k in range(0, len(done), len(folds))]
 
     def _table(
-        self, layers: list[dict[str, Any]], points: list[tuple[Any, ...]], scores: Array
+        self,
+        layers: list[dict[str, Any]],
+        points: list[tuple[Any, ...]],
+        scores: Array,
+        n_active: Array,
     ) -> dict[str, Any]:
         table: dict[str, Any] = {}
         settings = [{**self._at(*point), **layers[k]} for k, *point in points]
@@ -275,6 +283,7 @@ class SearchingELM(SizedELM):
         order = np.argsort(-table["mean_test_score"], kind="stable")
         table["rank_test_score"] = np.empty(len(order), dtype=int)
         table["rank_test_score"][order] = np.arange(1, len(order) + 1)
+        table["mean_n_active"] = n_active.mean(axis=0)
         return table
 
     def _judge_rows(self, folds: list[Fold], norms: list[Array], w: Array) -> None:
@@ -286,8 +295,9 @@ class SearchingELM(SizedELM):
         tested: Mask = count > 0
         self.cv_outlier_scores_ = np.where(tested, total / np.where(tested, count, 1), np.nan)
         judged = tested & (w > 0)
-        threshold = outlier_threshold(self.cv_outlier_scores_[judged], w[judged])
-        self.cv_outlier_mask_ = tested & (np.nan_to_num(self.cv_outlier_scores_) > threshold)
+        scores = self.cv_outlier_scores_
+        self.cv_outlier_threshold_ = outlier_threshold(scores[judged], w[judged])
+        self.cv_outlier_mask_ = tested & (np.nan_to_num(scores) > self.cv_outlier_threshold_)
 
 
 @document

@@ -17,7 +17,7 @@ from gorelm.experiments.statistics import (
     nemenyi_distance,
     wilcoxon,
 )
-from gorelm.experiments.tables import Cell, Table
+from gorelm.pages.tables import Cell, Table
 
 __all__ = ["ALPHA", "Comparison", "compare", "p_text"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gorelm.experiments.grouping import Column, Record, Runs, finite, percent
 from gorelm.experiments.statistics import mean_ranks
-from gorelm.experiments.tables import Cell, Table
+from gorelm.pages.tables import Cell, Table
 
 __all__ = [
     "accuracy_table",

@@ -1,7 +1,5 @@
 """Pictures of a report, as SVG to be placed inside a page."""
 
-import io
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from gorelm.experiments.grouping import Runs, percent
 from gorelm.experiments.statistics import cliques
+from gorelm.pages.svg import figure_to_svg, new_figure, style
 
 __all__ = ["boxplots", "critical_difference"]
 
@@ -17,16 +16,6 @@ __all__ = ["boxplots", "critical_difference"]
 _PAPER = "#2a8fd0"
 _MEDIAN = "#e0681a"
 _GREY = "#888888"
-_RC = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "gorelm",
-    "text.parse_math": False,  # names are not formulas
-    "font.family": ["sans-serif"],
-    "font.size": 9.0,
-    "axes.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
 
 
 def boxplots(runs: Runs, ratio: float, *, prefix: str) -> str | None:
@@ -59,8 +48,8 @@ def boxplots(runs: Runs, ratio: float, *, prefix: str) -> str | None:
     side = 0.3 + 0.075 * max(map(len, labels))
     panel = 0.1 + 0.2 * len(labels)
     width, height = side + 2.3 * across, 0.05 + (0.55 + panel) * down
-    with _style():
-        figure = _figure(width, height)
+    with style(extra="experiments"):
+        figure = new_figure(width, height)
         grid = figure.subplots(down, across, squeeze=False, sharey=True)
         # in inches; a layout engine would take as long as the drawing
         figure.subplots_adjust(
@@ -77,7 +66,8 @@ def boxplots(runs: Runs, ratio: float, *, prefix: str) -> str | None:
             _boxes(axes, runs, ratio, dataset)
         grid[0, 0].set_yticks(range(len(labels)), labels)
         grid[0, 0].set_ylim(len(labels) - 0.4, -0.6)
-        return _svg(figure, prefix, f"Boxplots of the test aRRMSE, {percent(ratio)} outliers")
+        title = f"Boxplots of the test aRRMSE, {percent(ratio)} outliers"
+        return figure_to_svg(figure, prefix=prefix, title=title)
 
 
 def critical_difference(
@@ -111,8 +101,8 @@ def critical_difference(
     depth = first_text + 0.27 * half
     # room for a name and its rank in the widest of the fonts a reader may have
     margin = 0.65 + 0.095 * max(map(len, labels))
-    with _style():
-        figure = _figure(4.6 + 2 * margin, depth + 0.95)
+    with style(extra="experiments"):
+        figure = new_figure(4.6 + 2 * margin, depth + 0.95)
         axes = figure.add_axes((0, 0, 1, 1))
         axes.axis("off")
         # data units are inches, so that rows of text keep their distance
@@ -150,7 +140,7 @@ def critical_difference(
             axes.text(
                 x - 0.05 if left else x + 0.05, y, text, ha="right" if left else "left", va="center"
             )
-        return _svg(figure, prefix, title)
+        return figure_to_svg(figure, prefix=prefix, title=title)
 
 
 def _boxes(axes: Any, runs: Runs, ratio: float, dataset: str) -> None:
@@ -176,38 +166,3 @@ def _boxes(axes: Any, runs: Runs, ratio: float, dataset: str) -> None:
     axes.grid(axis="x", color=_GREY, alpha=0.3, linewidth=0.6)
     axes.locator_params(axis="x", nbins=4)
     axes.tick_params(labelsize=8)
-
-
-def _style() -> Any:
-    return _matplotlib().rc_context(_RC)
-
-
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure  # not pyplot: no backend, no global state
-
-    return Figure(figsize=(width, height))
-
-
-def _matplotlib() -> Any:
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError("figures need matplotlib: pip install 'gorelm[experiments]'") from error
-    return matplotlib
-
-
-def _svg(figure: Any, prefix: str, title: str) -> str:
-    """Make the SVG fit for a page: own names, its colour that of the text, no outer references."""
-    out = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(out, format="svg", transparent=True, metadata=nothing)
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<!--.*?-->|<style.*?</style>|<metadata>.*?</metadata>", "", text, flags=re.S)
-    # what is drawn black takes the colour of the page's text; so does text, which has no fill
-    text = re.sub(r"#000000", "currentColor", text)
-    text = re.sub(r'\bid="', f'id="{prefix}-', text)
-    text = re.sub(r'href="#', f'href="#{prefix}-', text)
-    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
-    label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
-    return text.replace("<svg", f'<svg role="img" aria-label="{label}" fill="currentColor"', 1)

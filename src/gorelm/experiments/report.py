@@ -1,7 +1,6 @@
 """Reports of experiments: one page that works offline, and its tables as files."""
 
 from collections.abc import Sequence
-from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from gorelm.experiments.content import (
 )
 from gorelm.experiments.figures import boxplots, critical_difference
 from gorelm.experiments.grouping import Record, Runs, percent
-from gorelm.experiments.tables import Table, write_table
+from gorelm.pages.render import render
+from gorelm.pages.tables import Table, write_table
 
 __all__ = ["write_report"]
 
@@ -86,7 +86,9 @@ def write_report(records: Sequence[Record], folder: str | PathLike[str], *, titl
     times = [table for table in more if table is not None]
     nodes, choice, failures = nodes_table(runs), choice_table(runs), failure_table(runs)
     summary, datasets, versions = summary_table(runs), dataset_table(runs), version_table(runs)
-    page = _environment().render(
+    page = render(
+        "experiments/report.html",
+        extra="experiments",
         title=title,
         runs=runs,
         configs=len({column.config for column in runs.columns}),
@@ -135,18 +137,3 @@ def _section(runs: Runs, ratio: float) -> dict[str, Any]:
         "diagram": diagram,
         "boxes": boxplots(runs, ratio, prefix=f"{name}-box"),
     }
-
-
-def _environment() -> Any:
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError as error:
-        raise ImportError("reports need jinja2: pip install 'gorelm[experiments]'") from error
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    # our own SVG, in which names are escaped already
-    environment.filters["svg"] = Markup
-    template = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
-    return environment.from_string(template)

@@ -1,16 +1,13 @@
-"""Which rows to distrust, and pictures of how a fit went."""
+"""Where ordinary rows end and outliers begin."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from gorelm.prox import Array
 from gorelm.quantiles import weighted_quantiles
 
-__all__ = ["GrowthDisplay", "outlier_threshold", "split_in_two"]
+__all__ = ["outlier_threshold", "split_in_two"]
 
 
 def outlier_threshold(
@@ -99,67 +96,3 @@ def split_in_two(scores: Array, weights: Array | None = None) -> tuple[float, fl
     between = np.where(allowed, moment**2 / (below * np.maximum(total - below, 1e-300)), -1.0)
     k = int(np.argmax(between))
     return float((x[k] + x[k + 1]) / 2), float(between[k] / variance)
-
-
-class GrowthDisplay:
-    """Errors of a growing network against its size.
-
-    Make one with :meth:`from_estimator`; it follows scikit-learn's conventions for displays.
-
-    Parameters
-    ----------
-    growth : list of dict
-        The `growth_` of a growing estimator.
-
-    Attributes
-    ----------
-    ax_, figure_
-        Where it was plotted.
-    lines_ : list of matplotlib lines
-        What was plotted.
-    """
-
-    def __init__(self, growth: list[dict[str, float]]) -> None:
-        self.growth = growth
-
-    @classmethod
-    def from_estimator(cls, estimator: Any, *, ax: Any = None, **line_kw: Any) -> GrowthDisplay:
-        """Plot how a fitted estimator has grown.
-
-        Parameters
-        ----------
-        estimator : fitted growing estimator
-            One with a `growth_`.
-        ax : matplotlib axes, optional
-            Where to plot; by default a new figure.
-        **line_kw
-            For matplotlib's ``plot``.
-
-        Returns
-        -------
-        display : GrowthDisplay
-        """
-        check_is_fitted(estimator, "growth_")
-        return cls(estimator.growth_).plot(ax=ax, **line_kw)
-
-    def plot(self, *, ax: Any = None, **line_kw: Any) -> GrowthDisplay:
-        """Plot; see :meth:`from_estimator`."""
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError("plotting needs matplotlib: pip install 'gorelm[plot]'") from error
-        if ax is None:
-            _, ax = plt.subplots()
-        self.ax_, self.figure_, self.lines_ = ax, ax.figure, []
-        sizes = [record["n_hidden"] for record in self.growth]
-        labels = {"error": "training rows", "validation_error": "rows not seen"}
-        for name, label in labels.items():
-            errors = np.array([record[name] for record in self.growth])
-            if np.isfinite(errors).any():
-                style = {"marker": "o", "label": label, **line_kw}
-                self.lines_ += ax.plot(sizes, errors, **style)
-        ax.set_xlabel("hidden nodes")
-        ax.set_ylabel("mean error norm / that of the medians")
-        ax.set_ylim(bottom=0)
-        ax.legend()
-        return self

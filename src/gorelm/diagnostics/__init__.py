@@ -1,0 +1,50 @@
+"""Which rows to distrust, and pictures and pages of how a fit went.
+
+Displays follow scikit-learn's conventions: ``from_estimator`` draws, ``plot(ax=...)`` draws again,
+``ax_`` and ``figure_`` are where. They need matplotlib (``pip install "gorelm[plot]"``); the page
+of :func:`write_fit_report` needs jinja2, too (``pip install "gorelm[report]"``).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from gorelm.diagnostics.scores import outlier_threshold, split_in_two
+
+if TYPE_CHECKING:
+    from gorelm.diagnostics.convergence import ConvergenceDisplay
+    from gorelm.diagnostics.growth import GrowthDisplay
+    from gorelm.diagnostics.outliers import OutlierDisplay
+    from gorelm.diagnostics.page import write_fit_report
+    from gorelm.diagnostics.paths import PathDisplay
+    from gorelm.diagnostics.predictions import PredictedObservedDisplay
+
+__all__ = [
+    "ConvergenceDisplay",
+    "GrowthDisplay",
+    "OutlierDisplay",
+    "PathDisplay",
+    "PredictedObservedDisplay",
+    "outlier_threshold",
+    "split_in_two",
+    "write_fit_report",
+]
+
+_MODULES = {
+    "ConvergenceDisplay": "convergence",
+    "GrowthDisplay": "growth",
+    "OutlierDisplay": "outliers",
+    "PathDisplay": "paths",
+    "PredictedObservedDisplay": "predictions",
+    "write_fit_report": "page",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Estimators import this package for the scores; they need not wait for the pictures.
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

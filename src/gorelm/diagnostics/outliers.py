@@ -1,0 +1,204 @@
+"""How far off every row is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gorelm.diagnostics.drawing import (
+    BLUE,
+    INK,
+    MANY_POINTS,
+    VERMILLION,
+    legend_above,
+    log_axis,
+    number,
+    opacity,
+    panels,
+    shortened,
+    spans_decades,
+)
+from gorelm.diagnostics.fitted import row_scores
+from gorelm.prox import Array
+
+__all__ = ["OutlierDisplay"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+class OutlierDisplay:
+    """Outlier map: the score of every training row, and the threshold that flags it.
+
+    Make one with :meth:`from_estimator`. Flagged rows differ in colour and mark. The axis of scores
+    is logarithmic where they span decades.
+
+    Parameters
+    ----------
+    scores : array of shape (n_samples,)
+        How far off every row is; NaN where no model has judged it.
+    threshold : float
+        Rows above it are flagged; infinite if nothing stands out.
+    flagged : boolean array of shape (n_samples,)
+        The flagged rows.
+    unseen : bool, default=False
+        Whether the models that judged a row had not seen it.
+    row_names : sequence of str, optional
+        What to call the rows; by default their numbers, from 0.
+
+    Attributes
+    ----------
+    ax_, figure_
+        Where it was plotted.
+    points_, flagged_points_ : matplotlib collections
+        The rows.
+    threshold_line_ : matplotlib line or None
+        None if the threshold is infinite.
+    labels_ : PointLabels
+        Names of the rows with the largest scores.
+
+    See Also
+    --------
+    outlier_threshold : Where the threshold comes from.
+
+    Examples
+    --------
+    >>> import matplotlib.pyplot as plt
+    >>> from gorelm import GORELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> from gorelm.diagnostics import OutlierDisplay
+    >>> data = make_multitarget(200, outlier_ratio=0.1, random_state=0)
+    >>> model = GORELMRegressor(lam=0.1, n_hidden=50, random_state=0).fit(data.X, data.T)
+    >>> display = OutlierDisplay.from_estimator(model)
+    >>> bool(display.flagged[data.planted].mean() > 0.9)
+    True
+    >>> plt.close(display.figure_)
+    """
+
+    def __init__(
+        self,
+        scores: Array,
+        threshold: float,
+        flagged: Mask,
+        *,
+        unseen: bool = False,
+        row_names: Sequence[Any] | None = None,
+    ) -> None:
+        if row_names is not None and len(row_names) != len(scores):
+            raise ValueError(f"{len(row_names)} row_names for {len(scores)} rows")
+        self.scores, self.threshold, self.flagged = scores, threshold, flagged
+        self.unseen, self.row_names = unseen, row_names
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        *,
+        ax: Any = None,
+        n_labels: int = 10,
+        row_names: Sequence[Any] | None = None,
+    ) -> OutlierDisplay:
+        """Plot the scores of a fitted estimator's training rows.
+
+        Parameters
+        ----------
+        estimator : fitted estimator
+            Of this library, or a pipeline or another meta-estimator around one. Scores by models
+            that did not see the row are preferred where there are both (`cv_outlier_scores_`).
+        ax : matplotlib axes, optional
+            Where to plot; by default a new figure.
+        n_labels : int, default=10
+            How many of the largest scores to label.
+        row_names : sequence of str, optional
+            What to call the rows; by default their numbers, from 0.
+
+        Returns
+        -------
+        display : OutlierDisplay
+        """
+        judged = row_scores(estimator)
+        display = cls(
+            judged.scores,
+            judged.threshold,
+            judged.flagged,
+            unseen=judged.unseen,
+            row_names=row_names,
+        )
+        return display.plot(ax=ax, n_labels=n_labels)
+
+    def plot(self, *, ax: Any = None, n_labels: int = 10) -> OutlierDisplay:
+        """Plot; see :meth:`from_estimator`."""
+        (ax,) = panels(ax, 1, across=1, size=(8.0, 4.0))
+        self.ax_, self.figure_ = ax, ax.figure
+        judged = np.isfinite(self.scores)
+        flagged = judged & self.flagged
+        many = len(self.scores) > MANY_POINTS
+        self.points_ = self._scatter(judged & ~flagged, many, BLUE, "o", "row")
+        self.flagged_points_ = self._scatter(flagged, many, VERMILLION, "^", "flagged row")
+        self.threshold_line_ = None
+        if np.isfinite(self.threshold):
+            self.threshold_line_ = ax.axhline(
+                self.threshold,
+                color=INK,
+                linewidth=1.2,
+                linestyle="--",
+                label=f"threshold {number(self.threshold)}",
+            )
+        self._label_largest(judged, n_labels)
+        self._finish_axes(judged)
+        return self
+
+    def _scatter(self, rows: Mask, many: bool, colour: str, marker: str, what: str) -> Any:
+        (index,) = np.nonzero(rows)
+        # Few enough points to be told apart are drawn full, a hundred thousand as a mist.
+        see_through = {"alpha": opacity(len(index))} if many else {}
+        points = self.ax_.scatter(
+            index,
+            self.scores[index],
+            s=(6 if marker == "^" else 3) if many else (26 if marker == "^" else 12),
+            marker=marker,
+            color=colour,
+            linewidths=0,
+            label=f"{len(index):,} {what}{'s' * (len(index) != 1)}",
+            rasterized=many,
+            zorder=3 if marker == "^" else 2,
+            **see_through,
+        )
+        return points
+
+    def _label_largest(self, judged: Mask, n_labels: int) -> None:
+        from gorelm.diagnostics.labels import PointLabels  # it imports matplotlib
+
+        scores, count = self.scores, min(n_labels, int(judged.sum()))
+        largest = np.argsort(-np.where(judged, scores, -np.inf), kind="stable")[:count]
+        names = [str(i) for i in largest]
+        if self.row_names is not None:
+            names = [shortened(str(self.row_names[i])) for i in largest]
+        in_the_way = [np.zeros((0, 2))]
+        if len(scores) <= MANY_POINTS:
+            in_the_way.append(np.c_[np.flatnonzero(judged), scores[judged]])
+        if self.threshold_line_ is not None:
+            along = np.linspace(0, len(scores), 300)
+            in_the_way.append(np.c_[along, np.full_like(along, self.threshold)])
+        points = np.c_[largest, scores[largest]]
+        self.labels_ = PointLabels(self.ax_, points, names, np.concatenate(in_the_way))
+
+    def _finish_axes(self, judged: Mask) -> None:
+        ax, scores = self.ax_, self.scores[judged]
+        ax.margins(x=0.02, y=0.08)
+        if spans_decades(scores):
+            floor = 1e-3 * float(np.median(scores[scores > 0]))
+            reached = scores.min() < floor  # by rows that the model passes through
+            ax.set_ylim(0.0 if reached else 0.7 * scores.min(), 3.0 * scores.max())
+            log_axis(ax.yaxis, linear_below=floor if reached else None)
+        else:
+            ax.set_ylim(bottom=0.0)
+        ax.set_xlabel("training row" + ("" if judged.all() else f" ({(~judged).sum()} not judged)"))
+        judges = "models that did not see the row" if self.unseen else "the model fitted to them"
+        ax.set_ylabel(f"outlier score (of scaled targets),\nby {judges}")
+        legend_above(ax)
+        for handle in ax.get_legend().legend_handles[:2]:
+            handle.set_alpha(1.0)
+            handle.set_sizes([26])

@@ -1,0 +1,1 @@
+"""What the pages of the library share: skeleton, style, sorting, tables and pictures."""

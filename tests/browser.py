@@ -1,0 +1,52 @@
+"""Pages opened in a browser: a script at their end tells what it saw."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+needs_browser = pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="chromium is not on the PATH"
+)
+
+
+def verdict_of(path, script, folder):
+    """Run `script` at the end of a page; returns what it assigned to `verdict`.
+
+    The page must not write to the console.
+    """
+    text = path.read_text("utf-8")
+    assert text.count("</body>") == 1
+    tell = 'document.title = "verdict " + JSON.stringify(verdict);'
+    own = f"<script>\n{script}\n{tell}\n</script>\n"
+    copy = folder / "opened.html"
+    copy.write_text(text.replace("</body>", own + "</body>"), encoding="utf-8")
+    done = subprocess.run(
+        [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            f"--user-data-dir={folder / 'profile'}",
+            "--virtual-time-budget=3000",
+            "--enable-logging=stderr",
+            "--v=0",
+            "--dump-dom",
+            copy.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "CONSOLE" not in done.stderr, done.stderr
+    title = re.search(r"<title>verdict (.*?)</title>", done.stdout)
+    assert title is not None
+    return json.loads(title.group(1))

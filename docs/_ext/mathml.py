@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 ElementTree.register_namespace("", "http://www.w3.org/1998/Math/MathML")
 _NAME = "{http://www.w3.org/1998/Math/MathML}"
+_ACCENTS = ("\N{MODIFIER LETTER CIRCUMFLEX ACCENT}", "~", "\N{MODIFIER LETTER MACRON}")
 _HTML_ENTITY = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)\w+;")  # which XML does not know
 
 
@@ -43,9 +44,9 @@ def _text(name: str) -> str:
 
 
 def _set_beside(element: ElementTree.Element) -> None:
-    r"""Make an index under an accented letter, what the converter sees in \hat y_j, its subscript."""
+    r"""Make what the converter puts under an accented letter, as in \hat y_j, its subscript."""
     letter, index, accent = element
-    if accent.tag == _NAME + "mo" and accent.text in tuple("ˆ~ˉ"):
+    if accent.tag == _NAME + "mo" and accent.text in _ACCENTS:
         for child in (letter, index, accent):
             element.remove(child)
         element.tag = _NAME + "msub"

@@ -65,6 +65,8 @@ BAD = {
     "tol": [0, -1e-3, NAN, INF, None],
     "max_iter": [0, -1, 2.5, INF],
     "callback": [3, "print"],
+    "memory_budget": [0, -1.0, "much", "GB", "0 MB"],
+    "device": [3, "no such device"],
 }
 BAD_CASES = [
     pytest.param(cls, name, value, id=f"{cls.__name__}-{name}={value!r}")

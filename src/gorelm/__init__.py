@@ -20,10 +20,12 @@ if TYPE_CHECKING:
         RELMRegressorCV,
         RobustELMRegressor,
     )
+    from gorelm.intervals import ConformalRegressor
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "ConformalRegressor",
     "ELMRegressor",
     "EMELMRegressor",
     "GORELMRegressor",
@@ -44,6 +46,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Estimators import scikit-learn and SciPy, which the command line's help need not wait for.
+    if name == "ConformalRegressor":
+        from gorelm.intervals import ConformalRegressor
+
+        return ConformalRegressor
     if name in __all__:
         from gorelm import estimators
 

@@ -297,7 +297,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         members = self._best(rows, SCREEN_LAYERS, "l21", usable, sample, 3, "screening rows")
         errors = self._errors(rows, members, "l21", usable, sample, folds)
         tested = usable & _tested(folds, len(T))
-        sizes = _log_sizes(errors)
+        sizes = log_sizes(errors)
         threshold, explained = split_in_two(sizes[tested], w[tested])
         self.contaminated_ = explained >= TWO_GROUPS
         if self.contaminated_:
@@ -335,7 +335,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             norms = _known_norms(errors)[fitted]
             self._delta = outlier_threshold(norms, w[fitted], whisker=OUTER_FENCE)
             judged = telling if telling.any() else slice(None)
-            sizes = _log_sizes((errors * scaling.scale / spread)[:, judged])
+            sizes = log_sizes((errors * scaling.scale / spread)[:, judged])
             if self.contaminated_:
                 threshold, _ = split_in_two(sizes[tested], w[tested])
             else:
@@ -491,7 +491,7 @@ def _known_norms(errors: Array) -> Array:
     return row_norms(np.nan_to_num(errors)) / np.sqrt(share)
 
 
-def _log_sizes(errors: Array) -> Array:
+def log_sizes(errors: Array) -> Array:
     """Mean of log(1 + |error|) over the known targets; no single target can rule it."""
     known = ~np.isnan(errors)
     logs = np.log1p(np.abs(np.nan_to_num(errors)))

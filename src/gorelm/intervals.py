@@ -1,0 +1,461 @@
+"""Prediction intervals that hold, around any regressor: split conformal, on MAPIE."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import field
+from fractions import Fraction
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
+from sklearn.dummy import DummyRegressor
+from sklearn.utils import _safe_indexing, check_array, check_random_state, get_tags, indexable
+from sklearn.utils._param_validation import HasMethods, Interval, RealNotInt, StrOptions
+from sklearn.utils.validation import _check_method_params, check_is_fitted
+
+from gorelm.diagnostics import outlier_threshold, split_in_two
+from gorelm.estimators import RobustELMRegressor
+from gorelm.estimators.base import all_or_nothing, parameters
+from gorelm.estimators.design import Mask, validate_targets
+from gorelm.estimators.robust import log_sizes
+from gorelm.prox import Array
+
+__all__ = ["ConformalRegressor"]
+
+# Share of the variance of the rows' log sizes that two groups must explain, and rows there must be,
+# before any row is left out of the calibration: few rows look like two groups by chance, and right
+# rows left out are coverage lost.
+CLEAR_GROUPS = 0.8
+FEWEST_TO_JUDGE = 20
+# Of the upper group, rows within this fence of the lower one stay. With Tukey's 1.5 too many clean
+# rows go where errors have heavy tails, with his 3 too many outliers stay.
+WHISKER = 2.0
+SCALING_SHARE = 0.25  # of the held-out rows, to learn the targets' scales of a joint region
+LARGEST = 1e150  # in units; squares overflow beyond
+NORMS = {True: 2.0, "ball": 2.0, "box": np.inf}
+
+Indices = npt.NDArray[np.intp]
+
+
+@parameters
+class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
+    r"""Prediction intervals around a regressor, by split conformal prediction.
+
+    Part of the rows is held out of the fit. With their n absolute residuals in a target sorted,
+    :math:`s_{(1)} \le \dots \le s_{(n)}`, the interval of a new row is
+
+    .. math:: \hat y \pm s_{(k)}, \qquad k = \lceil (1 - \alpha)(n + 1) \rceil,
+
+    and covers the truth with probability at least :math:`1 - \alpha`, the `confidence_level`,
+    whatever the regressor and the distribution, if the new row comes from where the held-out rows
+    came from. That is an average over new rows, and over the draw of the held-out ones.
+
+    Parameters
+    ----------
+    estimator : regressor, default=None
+        What predicts: any estimator of this library or of scikit-learn. By default a
+        :class:`~gorelm.RobustELMRegressor`.
+    confidence_level : float, default=0.9
+        Probability to cover, unless :meth:`predict_interval` is asked for another.
+    calibration : float, int or "prefit", default=0.25
+        Share (or number) of the rows to hold out. With "prefit" the estimator is fitted already, on
+        other rows, and all rows given to :meth:`fit` calibrate. (Cloning forgets fits: put the
+        estimator into scikit-learn's ``FrozenEstimator`` to use it in a search.)
+    joint : bool or {"ball", "box"}, default=False
+        Whether all targets are to be covered at once. By default each has its own interval, and
+        all m hold together only with probability :math:`1 - m\alpha` or more. With "ball" (or
+        True) the score of a row is the norm of its residuals, with "box" the largest of them,
+        each in units :math:`\sigma_j` of its target:
+
+        .. math:: \|((y_j - \hat y_j) / \sigma_j)_j\|_2 \le s_{(k)} \quad\text{or}\quad
+                  \max_j |y_j - \hat y_j| / \sigma_j \le s_{(k)}.
+
+        A ball makes the smaller region where errors are normal, but :meth:`predict_interval` can
+        only return the box around it; "box" gives narrower intervals that hold together.
+        A quarter of the held-out rows sets the units (medians of their absolute residuals) and
+        takes no other part, as units learnt from the rows that calibrate would make the region
+        too small. Only rows with every target known calibrate.
+    clean : bool, default=True
+        Leave rows out of the calibration whose errors, over all targets, are a group of their own:
+        see Notes.
+    random_state : int, RandomState instance or None, default=None
+        Seed of the split, and of every `random_state` that is None in the estimator.
+
+    Attributes
+    ----------
+    estimator_ : regressor
+        The fitted estimator.
+    calibration_rows_ : ndarray of int
+        The rows held out, as indices into X.
+    calibration_flagged_ : ndarray of bool
+        Which of these rows were left out as corrupt.
+    calibration_scores_ : ndarray of shape (n_rows, n_targets) or (n_rows, 1)
+        Scores of the held-out rows: absolute residuals, or one norm per row if `joint` (without the
+        rows that set the units). NaN where a target is unknown or the row was left out.
+    n_calibration_ : ndarray of int
+        How many scores there are for each target (of the norm, if `joint`).
+    scale_ : ndarray of shape (n_targets,)
+        Units of the targets; ones unless `joint`.
+    n_features_in_ : int
+        Number of inputs, if the estimator knows it.
+    feature_names_in_ : ndarray of str
+        Names of the inputs, if the estimator knows them.
+
+    Notes
+    -----
+    With ``clean=False`` and ``joint=False`` (or ``joint`` with complete rows) the guarantee is
+    exact for new rows *like those given*: if a fifth of these are corrupt, then so are a fifth of
+    the rows that it speaks of, and the intervals are as wide as the corruption. They still hold for
+    clean rows if corrupt rows have the larger errors, as these only widen them.
+
+    Cleaning is for intervals that are meant for clean rows. It looks at the size of each row's
+    errors, the mean over the targets of log(1 + \|residual\|) in units of the target's median. If
+    these fall into two groups that explain 0.8 of their variance, it leaves out the upper one, but
+    for rows within a fence of the lower (Tukey's, two interquartile ranges out). Corrupt rows that
+    it misses keep the intervals wider than they need be. Clean rows that it takes cost coverage: a
+    share d of them lowers that of clean rows to about :math:`(1 - \alpha)(1 - d)` at worst. So the
+    guarantee is approximate, and what breaks it are rows that are right but much harder to predict
+    than all others: use ``clean=False`` where there are such rows. Fewer than 20 rows are never
+    cleaned.
+
+    Unknown targets (NaN, for estimators with ``missing_targets="ignore"``) are left out cell by
+    cell; the guarantee then speaks of rows whose cell is known.
+
+    Examples
+    --------
+    >>> from gorelm import ConformalRegressor, GORELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(800, outlier_ratio=0.3, random_state=2)
+    >>> train, test = slice(0, 400), slice(400, None)
+    >>> model = ConformalRegressor(GORELMRegressor(lam=0.1, n_hidden=100), random_state=0)
+    >>> intervals = model.fit(data.X[train], data.T[train]).predict_interval(data.X[test])
+    >>> intervals.shape  # rows, targets, lower and upper end
+    (400, 3, 2)
+    >>> left_out = model.calibration_rows_[model.calibration_flagged_]
+    >>> bool(data.planted[left_out].mean() > 0.9)  # of these rows, so many are outliers
+    True
+    >>> covered = model.covers(data.X[test], data.T[test])
+    >>> bool(covered[~data.planted[test]].mean() > 0.85)  # of the rows that are not
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "estimator": [HasMethods(["fit", "predict"]), None],
+        "confidence_level": [Interval(Real, 0, 1, closed="neither")],
+        "calibration": [
+            Interval(RealNotInt, 0, 1, closed="neither"),
+            Interval(Integral, 1, None, closed="left"),
+            StrOptions({"prefit"}),
+        ],
+        "joint": ["boolean", StrOptions({"ball", "box"})],
+        "clean": ["boolean"],
+        "random_state": ["random_state"],
+    }
+
+    estimator: Any = field(default=None, kw_only=False)
+    confidence_level: float = 0.9
+    calibration: float | str = 0.25
+    joint: bool | str = False
+    clean: bool = True
+    random_state: Any = None
+
+    # -- fitting ---------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
+        """Fit the estimator on part of the rows, and calibrate on the others.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or frame of shape (n_samples, n_features)
+            Inputs, as the estimator takes them.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+        **fit_params
+            For the estimator's ``fit``; what has an entry per row is cut to the rows fitted. A
+            ``sample_weight`` counts in the fit only, except that a row of weight 0 is not there.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator. A fit that fails or is interrupted leaves it as it was.
+        """
+        with all_or_nothing(self):
+            self._validate_params()
+            _split_conformal()  # missing? before a long fit, not after it
+            self._fit(X, y, fit_params)
+        return self
+
+    def _fit(self, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
+        T, w = validate_targets(self, X, y, fit_params.get("sample_weight"))
+        X, T = indexable(X, T)
+        rng = check_random_state(self.random_state)
+        fitted, held_out = self._split(np.flatnonzero(w > 0), rng)
+        self._norm = NORMS[self.joint] if self.joint and T.shape[1] > 1 else None
+        n_scaling = 0 if self._norm is None else math.ceil(SCALING_SHARE * len(held_out))
+        n_scored = len(held_out) - n_scaling
+        if n_scored < _rows_needed(self.confidence_level):  # another level may be asked for later
+            message = _needs_more_rows(self.confidence_level, f"{n_scored}")
+            warnings.warn(message, UserWarning, stacklevel=3)
+
+        if self.calibration == "prefit":
+            self._require_prefit(fit_params)
+            self.estimator_ = self.estimator
+        else:
+            model = self._unfitted(rng)
+            fit_params = _check_method_params(X, fit_params, indices=fitted)
+            targets = T[fitted, 0] if self._one_target else T[fitted]
+            self.estimator_ = model.fit(_safe_indexing(X, fitted), targets, **fit_params)
+        self._calibrate(_safe_indexing(X, held_out), T[held_out], n_scaling)
+        self.calibration_rows_ = held_out
+
+    def _split(self, rows: Indices, rng: np.random.RandomState) -> tuple[Indices, Indices]:
+        """Return the rows to fit, in their order, and the rows to calibrate on, in random order."""
+        shuffled = rng.permutation(rows)
+        if self.calibration == "prefit":
+            return shuffled[:0], shuffled
+        share = self.calibration
+        size = share if isinstance(share, Integral) else math.ceil(float(share) * len(rows))
+        if size >= len(rows):
+            raise ValueError(
+                f"calibration={share!r} would hold out {size} of {len(rows)} sample(s) (of "
+                "positive weight) and leave none to fit"
+            )
+        return np.sort(shuffled[size:]), shuffled[:size]
+
+    def _require_prefit(self, fit_params: dict[str, Any]) -> None:
+        if self.estimator is None:
+            raise ValueError('calibration="prefit" needs a fitted estimator; there is none')
+        check_is_fitted(self.estimator)
+        if unused := sorted(fit_params.keys() - {"sample_weight"}):
+            raise ValueError(f'with calibration="prefit" nothing is fitted: {unused} have no use')
+
+    def _unfitted(self, rng: np.random.RandomState) -> Any:
+        """Return a copy of the estimator; what it leaves to chance, `rng` decides."""
+        model = RobustELMRegressor() if self.estimator is None else clone(self.estimator)
+        seeds = {
+            name: rng.randint(np.iinfo(np.int32).max)
+            for name, value in sorted(model.get_params().items())
+            if name.split("__")[-1] == "random_state" and value is None
+        }
+        return model.set_params(**seeds)
+
+    def _calibrate(self, X: Any, T: Array, n_scaling: int) -> None:
+        residuals = T - self._predictions(X, T.shape[1])
+        unclean = _corrupt_rows(residuals) if self.clean else np.zeros(len(T), dtype=bool)
+        self.calibration_flagged_ = unclean
+        residuals[unclean] = np.nan
+        joint = self._norm is not None
+        self.scale_ = _units(residuals[:n_scaling]) if joint else np.ones(T.shape[1])
+        self.calibration_scores_ = self._scores(residuals[n_scaling:])
+        self.n_calibration_ = (~np.isnan(self.calibration_scores_)).sum(axis=0)
+
+    def _predictions(self, X: Any, n_targets: int) -> Array:
+        """Return predictions as a matrix; raises if they do not fit the targets."""
+        predicted = np.asarray(self.estimator_.predict(X), dtype=np.float64)
+        predicted = predicted.reshape(len(predicted), -1)
+        if predicted.shape[1] != n_targets:
+            raise ValueError(
+                f"the estimator predicts {predicted.shape[1]} target(s), y has {n_targets}"
+            )
+        if not np.isfinite(predicted).all():
+            raise ValueError("the estimator predicts NaN or infinity: nothing can be calibrated")
+        return predicted
+
+    def _scores(self, residuals: Array) -> Array:
+        """Return what is compared: a column for each target, or the rows' norms; NaN: unknown."""
+        if self._norm is None:
+            return np.abs(residuals)
+        scaled = _in_units(residuals, self.scale_)
+        return np.asarray(np.linalg.norm(scaled, ord=self._norm, axis=1, keepdims=True))
+
+    # -- using it --------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> Array:
+        """Predict the targets of new rows, as the estimator does.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or frame of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+        """
+        check_is_fitted(self)
+        return np.asarray(self.estimator_.predict(X))
+
+    def predict_interval(self, X: Any, confidence_level: float | None = None) -> Array:
+        """Predict intervals of the targets of new rows.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or frame of shape (n_samples, n_features)
+            Inputs.
+        confidence_level : float, optional
+            Probability to cover; by default that of the constructor.
+
+        Returns
+        -------
+        intervals : ndarray of shape (n_samples, n_targets, 2) or (n_samples, 2)
+            Lower and upper ends; without the middle axis where predictions are without it. With
+            ``joint="ball"`` the box around the region, which is larger than the region.
+
+        Raises
+        ------
+        ValueError
+            If there are too few calibration rows for the level: fewer than level / (1 - level).
+        """
+        check_is_fitted(self)
+        half = self.scale_ * self._radii(confidence_level)
+        y = self.predict(X)
+        return np.stack([y - half, y + half], axis=-1)
+
+    def covers(self, X: Any, y: Any, confidence_level: float | None = None) -> Mask:
+        """Tell whether targets lie where they were predicted to: in their interval, or the region.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or frame of shape (n_samples, n_features)
+            Inputs.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets, all known.
+        confidence_level : float, optional
+            Probability to cover; by default that of the constructor.
+
+        Returns
+        -------
+        covered : ndarray of bool, shape (n_samples,) or (n_samples, n_targets)
+            For each target of each row; for each row if `joint`, or if y is one target.
+        """
+        check_is_fitted(self)
+        radii = self._radii(confidence_level)
+        T = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        X, T = indexable(X, T)
+        rows = T.reshape(len(T), -1)
+        residuals = rows - self._predictions(X, rows.shape[1])
+        covered = self._scores(residuals) <= radii
+        return np.asarray(covered[:, 0] if self._norm is not None or T.ndim == 1 else covered)
+
+    def _radii(self, confidence_level: float | None) -> Array:
+        """Return how far from the prediction each score may be."""
+        level = self.confidence_level if confidence_level is None else confidence_level
+        if not (isinstance(level, Real) and 0 < level < 1):
+            raise ValueError(f"confidence_level must be between 0 and 1, got {level!r}")
+        if self.n_calibration_.min() < _rows_needed(level):
+            raise ValueError(self._too_few(level))
+        columns = (column[~np.isnan(column)] for column in self.calibration_scores_.T)
+        return np.array([_conformal_quantile(scores, level) for scores in columns])
+
+    def _too_few(self, level: float) -> str:
+        worst = int(self.n_calibration_.argmin())
+        n_flagged = int(self.calibration_flagged_.sum())
+        found = f"{self.n_calibration_[worst]}"
+        found += f" for target {worst}" if len(self.n_calibration_) > 1 else ""
+        found += f" ({n_flagged} more were left out as corrupt)" if n_flagged else ""
+        return _needs_more_rows(level, found)
+
+    # -- what the estimator decides --------------------------------------------------------------
+
+    @property
+    def missing_targets(self) -> str:
+        """What NaN in y means: as the estimator (or a step of a pipeline) has it."""
+        own = getattr(self.estimator, "missing_targets", "error")
+        settings: dict[str, Any] = getattr(self.estimator, "get_params", dict)()
+        steps = [v for name, v in settings.items() if name.endswith("__missing_targets")]
+        return "ignore" if "ignore" in (own, *steps) else "error"
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of inputs."""
+        check_is_fitted(self)
+        return int(self.estimator_.n_features_in_)
+
+    @property
+    def feature_names_in_(self) -> Any:
+        """Names of the inputs."""
+        check_is_fitted(self)
+        return self.estimator_.feature_names_in_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(RobustELMRegressor() if self.estimator is None else self.estimator)
+        tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+        return tags
+
+
+def _corrupt_rows(residuals: Array) -> Mask:
+    """Return the rows whose errors are a group of their own, far above the others."""
+    units = _of_known(np.median, np.abs(residuals))
+    # Where most residuals are 0 there is no unit to judge the others by.
+    sizes = log_sizes(_in_units(residuals[:, units > 0], units[units > 0]))
+    known = ~np.isnan(residuals[:, units > 0]).all(axis=1)
+    none: Mask = np.zeros(len(residuals), dtype=bool)
+    if known.sum() < FEWEST_TO_JUDGE:
+        return none
+    threshold, explained = split_in_two(sizes[known])
+    if explained < CLEAR_GROUPS:
+        return none
+    fence = outlier_threshold(sizes[known & (sizes <= threshold)], whisker=WHISKER)
+    return np.asarray(known & (sizes > max(fence, threshold)))
+
+
+def _units(residuals: Array) -> Array:
+    """Return the typical size of each target's residuals: never 0."""
+    sizes = np.abs(residuals)
+    medians, means = _of_known(np.median, sizes), _of_known(np.mean, sizes)
+    units = np.where(medians > 0, medians, means)
+    return np.where(units > 0, units, 1.0)
+
+
+def _in_units(residuals: Array, units: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.clip(residuals / units, -LARGEST, LARGEST)
+
+
+def _of_known(statistic: Callable[[Array], Any], columns: Array) -> Array:
+    """Return a statistic of each column's known cells; 0 where there are none."""
+    known = (column[~np.isnan(column)] for column in columns.T)
+    return np.array([statistic(values) if len(values) else 0.0 for values in known])
+
+
+def _rows_needed(level: float) -> int:
+    """Return the smallest n with ceil(level (n + 1)) <= n, for the level as it is written."""
+    exact = Fraction(str(level))
+    return math.ceil(exact / (1 - exact))
+
+
+def _needs_more_rows(level: float, found: str) -> str:
+    return (
+        f"confidence_level={level:g} needs {_rows_needed(level)} calibration rows, and there are "
+        f"{found}: give more rows, hold out more of them (calibration), or lower confidence_level"
+    )
+
+
+def _conformal_quantile(scores: Array, level: float) -> float:
+    """Return the ceil(level (n + 1))-th smallest of n scores, as MAPIE finds it."""
+    # Scores as the targets of a model that predicts 0: MAPIE compares y with its prediction plus
+    # residual to 1e-8, absolutely, and so would refuse large targets.
+    rows = np.zeros((len(scores), 1))
+    zero = DummyRegressor(strategy="constant", constant=0.0).fit(rows, scores)
+    conformal = _split_conformal()(zero, confidence_level=float(level), prefit=True)
+    # Its own check of the number of rows asks for one too many; ours is done.
+    _, ends = conformal.conformalize(rows, scores).predict_interval(
+        rows[:1], allow_infinite_bounds=True
+    )
+    return float(ends[0, 1, 0])
+
+
+def _split_conformal() -> Any:
+    try:
+        from mapie.regression import SplitConformalRegressor
+    except ImportError as error:
+        raise ImportError(
+            'prediction intervals need MAPIE: pip install "gorelm[intervals]"'
+        ) from error
+    return SplitConformalRegressor

@@ -1,6 +1,7 @@
 """Every owner of rows runs the same loop: the same optimum, certificate and iterates."""
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -190,9 +191,7 @@ def test_summaries_of_norms_add_up(cut, seed):
     omega = rng.uniform(0.5, 2, 40)
     problem = Problem("l21", 1.0, 0.0, 1.0)
     ends = [0, *sorted(cut), 40]
-    parts = [
-        NormSummary.of(T[a:b], problem, omega[a:b]) for a, b in zip(ends, ends[1:], strict=False)
-    ]
+    parts = [NormSummary.of(T[a:b], problem, omega[a:b]) for a, b in pairwise(ends)]
     together = NormSummary(sum(p.weights for p in parts), sum(p.logs for p in parts))
     assert together.typical == pytest.approx(NormSummary.of(T, problem, omega).typical)
 

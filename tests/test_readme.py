@@ -23,8 +23,8 @@ def table(text):
     }
 
 
-def test_python_blocks_run():
-    first, second, third = blocks("python")
+def test_python_blocks_run(tmp_path, monkeypatch):
+    first, second, third, files = blocks("python")
     names: dict = {}
     exec(first, names)
     assert names["model"].contaminated_
@@ -35,6 +35,11 @@ def test_python_blocks_run():
     assert names["model"].cv_outlier_mask_[names["data"].planted].mean() > 0.95
     exec(third, names)
     assert names["model"].n_samples_seen_ == 600
+    before = names["model"].predict(names["data"].X)
+    monkeypatch.chdir(tmp_path)
+    exec(files, names)
+    assert (names["model"].predict(names["data"].X) == before).all()
+    assert (tmp_path / "model.onnx").stat().st_size > 10_000
 
 
 def test_demo_prints_what_the_readme_says(tmp_path):

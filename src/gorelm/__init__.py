@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         RobustELMRegressor,
     )
     from gorelm.intervals import ConformalRegressor
+    from gorelm.io import load as load
+    from gorelm.io import save as save
 
 __version__ = "0.1.0.dev0"
 
@@ -43,6 +45,9 @@ __all__ = [
     "RobustELMRegressor",
 ]
 
+# Not for `import *`, which should not shadow other libraries' functions of these names.
+_FUNCTIONS = ("load", "save")
+
 
 def __getattr__(name: str) -> Any:
     # Estimators import scikit-learn and SciPy, which the command line's help need not wait for.
@@ -54,8 +59,12 @@ def __getattr__(name: str) -> Any:
         from gorelm import estimators
 
         return getattr(estimators, name)
+    if name in _FUNCTIONS:
+        from gorelm import io
+
+        return getattr(io, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__all__, *_FUNCTIONS])

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from gorelm.factor import Factor, GramSum
 from gorelm.hidden import HiddenLayer
@@ -264,27 +265,40 @@ class HiddenBlocks:
     def __iter__(self) -> Iterator[tuple[slice, Array]]:
         """Go through the used rows once: where they are among the used ones, and H there."""
         self.n_passes += 1
-        ahead: deque[tuple[slice, Array | Future[Array]]] = deque()
-        with ThreadPoolExecutor(1, thread_name_prefix="hidden") as worker:
-            start = 0
-            for number, (rows, x) in enumerate(self._X):
-                stop = start + int(np.count_nonzero(self._used[rows]))
-                where = slice(start, stop)
-                kept = self._kept.get(number)
-                ahead.append(
-                    (where, worker.submit(self._make, number, rows, x, where))
-                    if kept is None
-                    else (where, kept)
-                )
-                start = stop
-                if len(ahead) > 2:
-                    yield self._ready(ahead)
-            while ahead:
-                yield self._ready(ahead)
+        for number, rows, x, where in self._places():
+            kept = self._kept.get(number)
+            yield where, self._make(number, rows, x, where) if kept is None else kept
+
+    def ahead(self) -> Iterator[tuple[slice, Array]]:
+        """Do the same with the next blocks being made in other threads.
+
+        Meanwhile BLAS has one thread for each of them: its own threads would wait for each other.
+        """
+        self.n_passes += 1
+        n_workers = max(1, min(8, len(os.sched_getaffinity(0)) - 1))
+        waiting: deque[tuple[slice, Array | Future[Array]]] = deque()
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(n_workers, "hidden") as workers:
+            for number, rows, x, where in self._places():
+                block: Any = self._kept.get(number)
+                if block is None:
+                    block = workers.submit(self._make, number, rows, x, where)
+                waiting.append((where, block))
+                if len(waiting) > n_workers + 1:
+                    yield self._ready(waiting)
+            while waiting:
+                yield self._ready(waiting)
+
+    def _places(self) -> Iterator[tuple[int, slice, Array, slice]]:
+        """Yield every block's number, its rows, inputs, and where they are among the used rows."""
+        start = 0
+        for number, (rows, x) in enumerate(self._X):
+            stop = start + int(np.count_nonzero(self._used[rows]))
+            yield number, rows, x, slice(start, stop)
+            start = stop
 
     @staticmethod
-    def _ready(ahead: deque[tuple[slice, Array | Future[Array]]]) -> tuple[slice, Array]:
-        where, block = ahead.popleft()
+    def _ready(waiting: deque[tuple[slice, Array | Future[Array]]]) -> tuple[slice, Array]:
+        where, block = waiting.popleft()
         return where, block.result() if isinstance(block, Future) else block
 
     def _make(self, number: int, rows: slice, x: Array, where: slice) -> Array:
@@ -334,6 +348,6 @@ class StreamedRows(Rows):
         return factor_for(like)(total.G)
 
     def _pass(self, n_columns: int, H: Array | None = None) -> Iterator[tuple[slice, Array]]:
-        for where, h in self.H:
+        for where, h in self.H.ahead():
             for part in cut(len(h), h.shape[1], n_columns):
                 yield slice(where.start + part.start, where.start + part.stop), h[part]

@@ -27,7 +27,7 @@ try:
 except ImportError:  # Triton comes with PyTorch's CUDA builds only
     kernels = None  # type: ignore[assignment]
 
-__all__ = ["TorchRows", "held", "hidden_outputs"]
+__all__ = ["DeviceLayer", "TorchRows", "held", "hidden_outputs"]
 
 Tensor = Any
 # Rows per block where blocks are needed: of float64 copies for H'H, and of an H that is not held.
@@ -387,31 +387,40 @@ class _Captured:
         return graph, moves
 
 
-def hidden_outputs(layer: HiddenLayer, X: Tensor, out: Tensor | None = None) -> Tensor:
-    """Compute what a hidden layer makes of the (scaled) rows of a tensor.
+class DeviceLayer:
+    """A hidden layer with its numbers on a device.
 
     Parameters
     ----------
     layer : HiddenLayer
         The layer.
-    X : tensor (N, n_features)
-        Inputs, on any device.
-    out : tensor (N, n_outputs or more), optional
-        Where to write; columns beyond the outputs are left alone.
+    like : tensor
+        Inputs are of its precision, and on its device.
     """
-    n_inputs, n_nodes = len(layer.inputs), layer.n_nodes
-    if out is None:
-        out = X.new_empty((len(X), layer.n_outputs))
-    limit = torch.finfo(X.dtype).max ** 0.48
-    A = torch.as_tensor(layer.A, dtype=X.dtype, device=X.device)
-    b = torch.as_tensor(layer.b, dtype=X.dtype, device=X.device)
-    for start in range(0, len(X), BLOCK_ROWS):
-        x, block = X[start : start + BLOCK_ROWS], out[start : start + BLOCK_ROWS]
-        if n_inputs:
-            block[:, :n_inputs] = x[:, torch.as_tensor(layer.inputs, device=X.device)]
-        Z = torch.addmm(b, x.clamp(-limit, limit), A.T)
-        block[:, n_inputs : n_inputs + n_nodes] = ACTIVATIONS[layer.activation](Z)
-    return out
+
+    def __init__(self, layer: HiddenLayer, like: Tensor) -> None:
+        there = {"dtype": like.dtype, "device": like.device}
+        self._inputs = torch.as_tensor(layer.inputs, device=like.device)
+        self._A, self._b = torch.as_tensor(layer.A.T, **there), torch.as_tensor(layer.b, **there)
+        self._activation = ACTIVATIONS[layer.activation]
+        self._limit = torch.finfo(like.dtype).max ** 0.48
+
+    def __call__(self, X: Tensor, out: Tensor | None = None) -> Tensor:
+        """Compute the outputs for (scaled) rows; columns of `out` beyond them are left alone."""
+        n_inputs, n_outputs = len(self._inputs), len(self._inputs) + len(self._b)
+        out = X.new_empty((len(X), n_outputs)) if out is None else out
+        for start in range(0, len(X), BLOCK_ROWS):
+            x, block = X[start : start + BLOCK_ROWS], out[start : start + BLOCK_ROWS]
+            if n_inputs:
+                block[:, :n_inputs] = x[:, self._inputs]
+            Z = torch.addmm(self._b, x.clamp(-self._limit, self._limit), self._A)
+            block[:, n_inputs:n_outputs] = self._activation(Z)
+        return out
+
+
+def hidden_outputs(layer: HiddenLayer, X: Tensor, out: Tensor | None = None) -> Tensor:
+    """Compute what a hidden layer makes of the (scaled) rows of a tensor."""
+    return DeviceLayer(layer, X)(X, out)
 
 
 def held(layer: HiddenLayer, X: Tensor, omega: Tensor | None = None) -> Tensor:

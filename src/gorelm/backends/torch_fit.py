@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm.backends.torch import ACTIVATIONS, BLOCK_ROWS, TorchRows, held, hidden_outputs
+from gorelm.backends.torch import (
+    ACTIVATIONS,
+    BLOCK_ROWS,
+    DeviceLayer,
+    TorchRows,
+    held,
+    hidden_outputs,
+)
 from gorelm.estimators.design import require_targets
 from gorelm.prox import Array
 from gorelm.scaling import ROBUST_LEVELS, Scaling, robust_numbers
@@ -195,9 +202,10 @@ def _hidden(layer: Any, X: Tensor, omega: Tensor | None) -> Any:
     if X.is_cuda:
         free, _ = torch.cuda.mem_get_info(X.device)
         if len(X) * layer.n_outputs * X.element_size() > _FREE * free:
+            make = DeviceLayer(layer, X)
 
             def block(rows: slice) -> Tensor:
-                H = hidden_outputs(layer, X[rows])
+                H = make(X[rows])
                 return H if omega is None else H * omega[rows, None]
 
             return block

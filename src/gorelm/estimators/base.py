@@ -219,7 +219,8 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _remember(self, found: Weights) -> None:
         require_finite(found)
         self._warn_unless_converged(found)
-        self.coef_ = found.coef
+        # In one order, or a copy of the model would predict other last digits.
+        self.coef_ = np.ascontiguousarray(found.coef)
         self.intercept_ = np.broadcast_to(found.intercept, found.coef.shape[1:]).astype(float)
         self.n_iter_, self.dual_gap_ = found.n_iter, found.dual_gap
         self.converged_, self.history_ = found.status == "converged", found.history

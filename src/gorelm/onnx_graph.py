@@ -1,0 +1,109 @@
+"""An ONNX graph that is being written: inputs, nodes and constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["DOUBLE", "TEXT", "Graph", "import_onnx"]
+
+DOUBLE = np.dtype(np.float64)
+TEXT = np.dtype(object)  # ONNX's strings, to its helpers
+OPSET, ML_OPSET, IR_VERSION = 17, 3, 8  # of 2022: runtimes since then read them
+
+
+def import_onnx() -> Any:
+    """Return the library, or say how to get it."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError('exporting models needs onnx: pip install "gorelm[onnx]"') from error
+    return onnx
+
+
+class Graph:
+    """A graph for numbers of type `dtype`; calling it adds a node."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self.numbers: list[str] | None = None  # names of X's columns, where others are inputs too
+        self._onnx = import_onnx()
+        self._inputs: list[Any] = []
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+
+    def input(self, name: str, dtype: np.dtype[Any], width: int) -> str:
+        """Add an input of shape (N, width)."""
+        if name in self._dtypes or name == "y":
+            raise TypeError(f"two tensors of the graph would be named {name!r}: rename the column")
+        self._inputs.append(self._info(name, dtype, ["N", width]))
+        self._dtypes[name] = dtype
+        return name
+
+    def __call__(self, op: str, *inputs: Any, **attributes: Any) -> str:
+        """Add a node; inputs are names, or constants that take the type of the first.
+
+        The name of a comparison stands for the type of what it compares.
+        """
+        dtype = self._dtypes[inputs[0]]
+        names = [self._named(value, dtype) for value in inputs]
+        name = f"{op}/{len(self._nodes)}"
+        self._nodes.append(self._onnx.helper.make_node(op, names, [name], **attributes))
+        self._dtypes[name] = dtype
+        return name
+
+    def one_hot(self, x: str, categories: list[str]) -> str:
+        """Add an encoder of one column of strings: (N, len(categories)), float64."""
+        known = {"cats_strings": categories, "zeros": 1, "domain": "ai.onnx.ml"}
+        encoded = self("OneHotEncoder", x, **known)
+        self._dtypes[encoded] = np.dtype(np.float32)
+        return self.cast(self("Squeeze", encoded, np.array([1])), DOUBLE)
+
+    def cast(self, x: str, dtype: np.dtype[Any]) -> str:
+        """Return x as another type."""
+        if self._dtypes[x] == dtype:
+            return x
+        name = self("Cast", x, to=self._onnx.helper.np_dtype_to_tensor_dtype(dtype))
+        self._dtypes[name] = dtype
+        return name
+
+    def dtype_of(self, x: str) -> np.dtype[Any]:
+        """Return the type of a tensor."""
+        return self._dtypes[x]
+
+    def finish(self, shape: list[Any], name: str, version: str, metadata: dict[str, str]) -> Any:
+        """Return the model whose output `y`, of a shape, is what the last node gives."""
+        onnx, helper = self._onnx, self._onnx.helper
+        self._nodes[-1].output[0] = "y"
+        output = self._info("y", self.dtype, shape)
+        proto = helper.make_model(
+            helper.make_graph(self._nodes, name, self._inputs, [output], self._constants),
+            producer_name="gorelm",
+            producer_version=version,
+            opset_imports=[
+                helper.make_opsetid(domain, opset)
+                for domain, opset in (("", OPSET), ("ai.onnx.ml", ML_OPSET))
+                if not domain or any(node.domain == domain for node in self._nodes)
+            ],
+            ir_version=IR_VERSION,
+        )
+        helper.set_model_props(proto, metadata)
+        onnx.checker.check_model(proto, full_check=True)
+        return proto
+
+    def _info(self, name: str, dtype: np.dtype[Any], shape: list[Any]) -> Any:
+        kind = self._onnx.helper.np_dtype_to_tensor_dtype(dtype)
+        return self._onnx.helper.make_tensor_value_info(name, kind, shape)
+
+    def _named(self, value: Any, dtype: np.dtype[Any]) -> str:
+        if isinstance(value, str):
+            return value
+        array = np.asarray(value)
+        if array.dtype.kind == "f":
+            array = array.astype(dtype)
+        name = f"constant/{len(self._constants)}"
+        tensor = self._onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
+        self._constants.append(tensor)
+        return name

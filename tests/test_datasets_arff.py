@@ -130,7 +130,7 @@ def test_a_long_faulty_list_of_categories_is_refused_at_once(tmp_path):
 def test_broken_files(tmp_path):
     whole = write(tmp_path, ["@attribute x numeric"], *map(str, range(500)), name="t.arff.gz")
     whole.write_bytes(whole.read_bytes()[:-30])
-    with pytest.raises(ValueError, match=r"not a readable ARFF file: broken gzip"):
+    with pytest.raises(ValueError, match="is a broken gzip file"):
         read_arff(whole)
     plain = tmp_path / "plain.arff.gz"
     plain.write_text("@relation r\n@attribute x numeric\n@data\n1\n")
@@ -138,8 +138,8 @@ def test_broken_files(tmp_path):
         read_arff(plain)
     latin = tmp_path / "latin.arff"
     latin.write_bytes("@relation r\n@attribute Größe numeric\n@data\n1\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"not a readable ARFF file: .*utf-8"):
-        read_arff(latin)
+    with pytest.warns(UserWarning, match="not UTF-8; read as Latin-1"):
+        assert read_arff(latin)[1][0].name == "Größe"
     with pytest.raises(FileNotFoundError):
         read_arff(tmp_path / "absent.arff")
 

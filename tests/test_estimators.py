@@ -3,7 +3,7 @@
 All tests run over `ALL`, read off ``gorelm.__all__``: an estimator is covered the day it is added.
 `CASES` adds the options that change how an estimator solves. Those that search for their own
 parameters (they have a `cv`) keep another contract: test_selection.py and test_robust.py. So do
-those around another estimator: test_intervals.py.
+those around another estimator: test_intervals.py and test_table_regressor.py.
 """
 
 import ast

@@ -204,6 +204,19 @@ def test_a_file_holds_the_graph(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_marks_of_gaps(tmp_path):
+    X, T = rows()
+    X = np.where(np.random.default_rng(0).uniform(size=X.shape) < 0.1, np.nan, X)
+    X[:, 0] = rows()[0][:, 0]  # a column without gaps has no mark
+    X[:, 1] = np.nan  # an empty one is left out
+    imputer = SimpleImputer(strategy="median", add_indicator=True)
+    model = make_pipeline(imputer, small(RELMRegressor))
+    with pytest.warns(UserWarning, match="without any observed values"):
+        expected = model.fit(X, T).predict(X)
+    session = onnxruntime.InferenceSession(export_onnx(model, tmp_path / "model.onnx"))
+    np.testing.assert_allclose(session.run(None, {"X": X})[0], expected, rtol=1e-9, atol=1e-9)
+
+
 # -- what cannot be a graph ----------------------------------------------------------------------
 
 
@@ -214,9 +227,9 @@ def test_models_without_a_graph(tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(TypeError, match=r"step 'pca'.*a PCA, cannot.*StandardScaler"):
         to_onnx(make_pipeline(PCA(2), small(RELMRegressor)).fit(X, T))
-    for imputer in (SimpleImputer(add_indicator=True), SimpleImputer(missing_values=0)):
-        with pytest.raises(TypeError, match="SimpleImputer can be written as ONNX only"):
-            to_onnx(make_pipeline(imputer, small(RELMRegressor)).fit(X, T))
+    imputer = SimpleImputer(missing_values=0)
+    with pytest.raises(TypeError, match="SimpleImputer can be written as ONNX only"):
+        to_onnx(make_pipeline(imputer, small(RELMRegressor)).fit(X, T))
     with pytest.raises(NotFittedError):
         to_onnx(RELMRegressor())
     with pytest.raises(ValueError, match="float16"):

@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gorelm import RELMRegressor, RobustELMRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import split_in_two
+from gorelm.estimators.robust import Layer, Rows
 from gorelm.metrics import arrmse
 
 
@@ -139,6 +140,88 @@ def test_scores_are_out_of_fold():
     score = make().fit(data.X, T).outlier_scores_[5]
     assert 20 < score < 100
     assert make().fit(data.X, data.T).outlier_scores_[5] < 5
+
+
+# -- out-of-fold predictions ---------------------------------------------------------------------
+
+
+def test_out_of_fold_predictions_by_hand():
+    data = make_data(60)
+    folds = list(KFold(3).split(data.X))
+    model = make(cv=folds).fit(data.X, data.T)
+    assert not model.contaminated_
+    seed = int(np.random.RandomState(0).randint(np.iinfo(np.int32).max))
+    X = (data.X - data.X.mean(axis=0)) / data.X.std(axis=0)
+    centre, scale = data.T.mean(axis=0), data.T.std(axis=0)
+    T = (data.T - centre) / scale
+    expected = np.zeros_like(T)
+    tried = zip(*(model.cv_results_[k][:2] for k in LAYER_AND_PENALTY), strict=True)
+    for *layer, penalty in tried:
+        settings = Layer(*(value.item() for value in layer)).settings(25, 5, seed)
+        for train, test in folds:
+            fitted = RELMRegressor(**settings).fit(X[train], T[train])  # for its layer
+            lam = penalty * np.square(fitted.hidden_outputs(X[train])).sum()
+            fitted = RELMRegressor(1 / lam, **settings).fit(X[train], T[train])
+            expected[test] += fitted.predict(X[test]) / 2
+    np.testing.assert_allclose(model.out_of_fold_, expected * scale + centre, atol=1e-6)
+
+
+LAYER_AND_PENALTY = ("activation", "spread", "direct_link", "penalty")
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3])
+def test_scores_follow_from_out_of_fold_predictions(ratio):
+    data = make_data(120, ratio)
+    model = make(n_hidden=40).fit(data.X, data.T)
+    assert model.contaminated_ is (ratio > 0)
+    low, high = np.quantile(data.T, [0.25, 0.75], axis=0, method="inverted_cdf")
+    errors = np.abs(data.T - model.out_of_fold_) / ((high - low) / 1.3489795)
+    scores = np.expm1(np.log1p(errors).mean(axis=1))
+    np.testing.assert_allclose(model.outlier_scores_, scores, rtol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [1e2, 1e6, 1e12])
+def test_a_wrong_row_moves_neither_its_own_prediction_nor_the_flags(factor):
+    data = make_data(120, 0.3)
+    row = np.flatnonzero(data.planted)[0]
+    model = make(n_hidden=40).fit(data.X, data.T)
+    T = data.T.copy()
+    T[row] *= factor  # as wrong as before, only more so
+    worse = make(n_hidden=40).fit(data.X, T)
+    np.testing.assert_array_equal(worse.outlier_mask_, model.outlier_mask_)
+    np.testing.assert_allclose(worse.out_of_fold_[row], model.out_of_fold_[row], rtol=1e-9)
+
+
+def test_shape_unit_and_gaps_of_out_of_fold_predictions():
+    data = make_data(90)
+    T = data.T[:, 0]
+    model = make(cv=[(np.arange(30, 90), np.arange(30)), (np.arange(30), np.arange(30, 60))])
+    expected = model.fit(data.X, T).out_of_fold_
+    assert expected.shape == (90,)
+    assert np.isfinite(expected[:60]).all()
+    assert np.isnan(expected[60:]).all()
+    twice = model.fit(data.X, 1024.0 * T).out_of_fold_
+    np.testing.assert_allclose(twice[:60], 1024.0 * expected[:60], rtol=1e-9)
+    T[5] = np.nan
+    model.set_params(missing_targets="ignore").fit(data.X, T)
+    assert np.isfinite(model.out_of_fold_[:60]).all()  # what it would have been
+
+
+def test_ridges_with_missing_targets_are_those_of_the_known_rows():
+    data = make_data(40)
+    T = data.T.copy()
+    T[::4, 0] = T[1::7, 2] = np.nan
+    w = np.random.default_rng(0).uniform(0.5, 2.0, size=40)
+    rows = Rows(data.X, T, w, 12, 0)
+    _, H, omega = rows.draw(Layer("tanh", 1.0, True), slice(None))
+    weighted = np.nan_to_num(T) * omega[:, None]
+    coefs = rows._path("squared", H, weighted, omega, ~np.isnan(T))
+    for k, lam in enumerate(rows.lams("squared", H, weighted, omega)[:8]):
+        for j, column in enumerate(T.T):
+            known = ~np.isnan(column)
+            gram = H[known].T @ H[known] + lam * np.eye(H.shape[1])
+            expected = np.linalg.solve(gram, H[known].T @ weighted[known, j])
+            np.testing.assert_allclose(coefs[:, k, j], expected, rtol=1e-6, atol=1e-9)
 
 
 # -- the same result -----------------------------------------------------------------------------
@@ -492,11 +575,12 @@ def test_progress_shows_bars(capsys):
     pytest.importorskip("rich")
     data = make_data()
     make().fit(data.X, data.T)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "")
     make(progress=True).fit(data.X, data.T)
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert out == ""  # a program's results go there
     for what in ("screening rows", "searching layers", "100%"):
-        assert what in out
+        assert what in err
 
 
 def test_progress_without_rich(monkeypatch):

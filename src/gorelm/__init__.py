@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         RELMRegressor,
         RELMRegressorCV,
         RobustELMRegressor,
+        TableRegressor,
     )
     from gorelm.intervals import ConformalRegressor
     from gorelm.io import load as load
@@ -43,6 +44,7 @@ __all__ = [
     "RELMRegressor",
     "RELMRegressorCV",
     "RobustELMRegressor",
+    "TableRegressor",
 ]
 
 # Not for `import *`, which should not shadow other libraries' functions of these names.

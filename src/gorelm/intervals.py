@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.dummy import DummyRegressor
+from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing, check_array, check_random_state, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, RealNotInt, StrOptions
 from sklearn.utils.validation import _check_method_params, check_is_fitted
@@ -289,6 +290,10 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         return np.asarray(self.estimator_.predict(X))
+
+    def _as_pipeline(self) -> Pipeline:
+        """Return what predicts without intervals, for runtimes that know none."""
+        return Pipeline([("estimator", self.estimator_)])
 
     def predict_interval(self, X: Any, confidence_level: float | None = None) -> Array:
         """Predict intervals of the targets of new rows.

@@ -72,17 +72,17 @@ def _min_max(graph: Graph, step: MinMaxScaler, x: str) -> str:
 
 
 def _imputed(graph: Graph, step: SimpleImputer, x: str) -> str:
-    missing_is_nan = isinstance(step.missing_values, float) and np.isnan(step.missing_values)
-    if not missing_is_nan or step.add_indicator:
-        raise TypeError(
-            "a SimpleImputer can be written as ONNX only with NaN for missing values and without "
-            "add_indicator"
-        )
+    if not (isinstance(step.missing_values, float) and np.isnan(step.missing_values)):
+        raise TypeError("a SimpleImputer can be written as ONNX only with NaN for missing values")
     filled = np.asarray(step.statistics_, dtype=float)
     kept = np.flatnonzero(~np.isnan(filled))
-    if len(kept) < len(filled):  # columns that were empty in the fit are left out
-        x = graph("Gather", x, kept, axis=1)
-    return graph("Where", graph("IsNaN", x), filled[kept], x)
+    # columns that were empty in the fit are left out
+    cells = graph("Gather", x, kept, axis=1) if len(kept) < len(filled) else x
+    parts = [graph("Where", graph("IsNaN", cells), filled[kept], cells)]
+    if step.add_indicator and len(step.indicator_.features_):
+        marked = graph("Gather", x, step.indicator_.features_.astype(np.int64), axis=1)
+        parts.append(graph("Where", graph("IsNaN", marked), 1.0, 0.0))
+    return graph("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
 
 
 def _same(graph: Graph, step: FunctionTransformer, x: str) -> str:

@@ -162,14 +162,15 @@ def one_standard_error(means: Array, errors: Array, simplicity: Sequence[Array])
 
 
 def track(work: Iterable[Any], total: int, what: str, *, show: bool) -> Iterator[Any]:
-    """Pass `work` on, with a progress bar if asked for."""
+    """Pass `work` on, with a progress bar on stderr if asked for."""
     if not show:
         yield from work
         return
     try:
+        from rich.console import Console
         from rich.progress import track as rich_track
     except ImportError as error:
         raise ImportError(
             "progress=True needs the package rich: pip install 'gorelm[progress]'"
         ) from error
-    yield from rich_track(work, description=what, total=total)
+    yield from rich_track(work, what, total=total, console=Console(stderr=True))

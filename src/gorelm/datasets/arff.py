@@ -1,16 +1,17 @@
 """ARFF files, dense or sparse, with numeric and nominal columns, gzipped or not."""
 
-import gzip
+import csv
 import os
 import re
-import zlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TextIO, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gorelm.datasets.files import encoding_of, open_text
 
 __all__ = ["Column", "read_arff"]
 
@@ -65,20 +66,18 @@ def read_arff(
         ) from error
 
     path = Path(path)
-    opener = gzip.open if path.suffix == ".gz" else open
+    encoding = encoding_of(path)
     try:
-        # utf-8-sig: Windows editors put a mark before the first line
-        with cast(TextIO, opener(path, "rt", encoding="utf-8-sig")) as file:
+        with open_text(path, encoding) as file:
             relation, names, header = _read_header(file, path)
+            _refuse_endless(path, encoding, len(names))
             content = arff.load(chain(header, file), encode_nominal=True)
         # None, liac-arff's word for missing, becomes NaN
         table = np.array(content["data"], dtype=np.float64).reshape(-1, len(names))
     except _UnfitError:
         raise
-    except (arff.ArffException, ValueError, OverflowError) as error:
+    except (arff.ArffException, csv.Error, ValueError, OverflowError) as error:
         raise ValueError(f"{path} is not a readable ARFF file: {_reason(error)}") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not a readable ARFF file: broken gzip: {error}") from error
     columns = [
         Column(name, kind if isinstance(kind, list) else None)
         for name, (_, kind) in zip(names, content["attributes"], strict=True)
@@ -89,9 +88,15 @@ def read_arff(
     return relation, columns, table
 
 
+# Sparse rows and lists of categories let a small file ask for any amount of memory and time.
+_MOST_SPARSE_CELLS = 5 * 10**7
+_MOST_CATEGORIES = 10**5
+_LONGEST_REASON = 200
+
 _QUOTED = r"""'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+\""""
-_RELATION = re.compile(r"\s*@relation\b\s*(.*?)\s*$", re.IGNORECASE)
-_ATTRIBUTE = re.compile(rf"\s*@attribute\s+({_QUOTED}|[^\s{{]++)\s*(\S.*?)\s*$", re.IGNORECASE)
+# For lines without blanks around them: a pattern that looks for those takes quadratic time.
+_RELATION = re.compile(r"@relation\b\s*(.*)$", re.IGNORECASE)
+_ATTRIBUTE = re.compile(rf"@attribute\s+({_QUOTED}|[^\s{{]++)\s*+(\S.*)$", re.IGNORECASE)
 _DATA = re.compile(r"\s*@data\b", re.IGNORECASE)
 _CATEGORY = re.compile(rf"""\s*({_QUOTED}|[^\s,'"{{}}]++)\s*(?:,|$)""")
 
@@ -102,24 +107,35 @@ def _read_header(file: Iterator[str], path: Path) -> tuple[str, list[str], list[
     As they are, it would cut values of integer columns to whole numbers, refuse tabs, misread
     quotes within names, and take exponential time over a category with a blank but no quotes.
     """
-    relation, names, lines = "", list[str](), list[str]()
-    for line in file:
+    relation, names, lines = "", dict[str, int](), list[str]()  # a dict finds names fast
+    for line in map(str.strip, file):
         if found := _RELATION.match(line):
             relation = _unquote(found[1])
             line = "@relation data"
-        elif re.match(r"\s*@attribute\b", line, re.IGNORECASE):
+        elif re.match(r"@attribute\b", line, re.IGNORECASE):
             found = _ATTRIBUTE.match(line)
             if not found:
-                raise ValueError(f"line {len(lines) + 1} declares no column: {line.strip()!r}.")
+                raise ValueError(f"line {len(lines) + 1} declares no column: {line!r}.")
             name = _unquote(found[1])
             if name in names:
                 raise ValueError(f"two columns have the name {name!r}.")
             line = f"@attribute c{len(names)} {_clean_type(found[2], name, path)}"
-            names.append(name)
+            names[name] = len(names)
         lines.append(line)
         if _DATA.match(line):
             break
-    return relation, names, lines
+    return relation, list(names), lines
+
+
+def _refuse_endless(path: Path, encoding: str, n_columns: int) -> None:
+    """Raise if sparse rows, each as long as the table is wide, are too many."""
+    with open_text(path, encoding) as file:
+        n_cells = n_columns * sum(line.lstrip().startswith("{") for line in file)
+    if n_cells > _MOST_SPARSE_CELLS:
+        raise _UnfitError(
+            f"{path} unfolds to {n_cells:,} cells of sparse rows, {n_columns} a row; more than "
+            f"{_MOST_SPARSE_CELLS:,} are not read."
+        )
 
 
 def _clean_type(kind: str, name: str, path: Path) -> str:
@@ -132,6 +148,11 @@ def _clean_type(kind: str, name: str, path: Path) -> str:
         )
     if not kind.endswith("}"):
         raise ValueError(f"the categories of column {name!r} do not end in '}}'.")
+    if kind.count(",") >= _MOST_CATEGORIES:
+        raise _UnfitError(
+            f"Column {name!r} of {path} declares more than {_MOST_CATEGORIES:,} categories; "
+            "remove it."
+        )
     inner, at, words = kind[1:-1].strip(), 0, list[str]()
     while at < len(inner):
         found = _CATEGORY.match(inner, at)
@@ -154,6 +175,7 @@ def _unquote(name: str) -> str:
 
 def _reason(error: Exception) -> str:
     try:
-        return str(error)
+        reason = " ".join(str(error).split())
+        return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}..."
     except (TypeError, ValueError):  # liac-arff formats by %, stumbling over a % in the value
         return f"{type(error).__name__}, at line {getattr(error, 'line', '?')}."

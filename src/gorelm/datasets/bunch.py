@@ -9,7 +9,7 @@ from sklearn.utils import Bunch
 
 from gorelm.datasets.arff import Column
 
-__all__ = ["import_pandas", "make_bunch"]
+__all__ = ["import_pandas", "make_bunch", "make_frame"]
 
 Matrix = NDArray[np.float64]
 
@@ -58,8 +58,8 @@ def make_bunch(
     target: Any = T
     frame = None
     if as_frame:
-        data = _make_frame(kinds, X, rows)
-        target = _make_frame([columns[j] for j in targets], T, rows)
+        data = make_frame(kinds, X, rows)
+        target = make_frame([columns[j] for j in targets], T, rows)
         frame = import_pandas("as_frame=True").concat([data, target], axis=1)
     return Bunch(
         data=data,
@@ -81,7 +81,7 @@ def make_bunch(
     )
 
 
-def _make_frame(columns: list[Column], values: Matrix, rows: NDArray[np.intp]) -> Any:
+def make_frame(columns: list[Column], values: Matrix, rows: NDArray[np.intp]) -> Any:
     """Return a pandas frame whose index is the number of the row in the file, from 0."""
     pandas = import_pandas("as_frame=True")
     series = {}

@@ -1,29 +1,33 @@
 """A user's own table: CSV, Parquet or ARFF."""
 
 import csv
-import gzip
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
 from gorelm.datasets.arff import Column, read_arff
-from gorelm.datasets.bunch import import_pandas, make_bunch
+from gorelm.datasets.bunch import import_pandas, make_bunch, make_frame
 from gorelm.datasets.fetch import suggest
+from gorelm.datasets.files import arff_lines, csv_lines, encoding_of, open_text, require_file
 
-__all__ = ["load_table"]
+__all__ = ["choose_columns", "line_numbers", "load_table", "read_table"]
 
 Values = NDArray[np.float64]
 
 _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 _PARQUET = (".parquet", ".pq")
 _ARFF = (".arff", ".arff.gz")
+_LONGEST_HEADER = 10**7  # characters
+_MOST_COLUMNS = 10**5
+_MOST_PARQUET_BYTES = 1 << 30  # beyond a hundred times the size of the file
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?|[+-]?\d+(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -93,22 +97,16 @@ def load_table(
     >>> mine.categories
     {'colour': ['blue', 'red']}
     """
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {str(path)!r}.")
-    name = path.name.lower()
-    if name.endswith(_ARFF):
+    path = _known_kind(path)
+    if _is_arff(path):
         _, columns, table = read_arff(path)
         names = [column.name for column in columns]
-        chosen = _choose(names, targets, features, path)
-    elif name.endswith(_TEXT + _PARQUET):
-        frame = _read_csv(path) if name.endswith(_TEXT) else _read_parquet(path)
-        names = [str(column) for column in frame.columns]
-        chosen = _choose(names, targets, features, path)
-        columns, table = _encode(frame, names, chosen, path)
+        chosen = choose_columns(names, targets, features, path)
     else:
-        known = ", ".join(_TEXT + _PARQUET + _ARFF)
-        raise ValueError(f"{path} is of an unknown kind; a table's name ends in one of {known}.")
+        frame = _read_frame(path)
+        names = list(frame.columns)
+        chosen = choose_columns(names, targets, features, path)
+        columns, table = _encode(frame, names, chosen, path)
     return make_bunch(
         columns,
         table,
@@ -120,16 +118,115 @@ def load_table(
     )
 
 
-def _choose(
+def read_table(path: str | os.PathLike[str], *, words: Iterable[str] = ()) -> Any:
+    r"""Read all columns of a file as they are, for :class:`gorelm.TableRegressor`.
+
+    Nothing is encoded, and no column needs to be a target. The kinds of files are those of
+    :func:`load_table`.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    words : iterable of str, optional
+        Columns of a CSV file to read as words even if all of them look like numbers.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Numbers and words; nominal columns of ARFF files as categoricals. The index is the number
+        of the row in the file, from 0.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, or is of an unknown kind.
+    FileNotFoundError, IsADirectoryError
+        If there is no such file.
+    ImportError
+        If a package of the extra ``data`` is needed and not installed.
+
+    Warns
+    -----
+    UserWarning
+        If a CSV file is not UTF-8.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from gorelm.datasets import read_table
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "mine.csv")
+    ...     _ = path.write_text("size,colour\n1,red\n,blue\n")
+    ...     read_table(path)
+       size colour
+    0   1.0    red
+    1   NaN   blue
+    """
+    path = _known_kind(path)
+    if not _is_arff(path):
+        return _read_frame(path, words)
+    _, columns, table = read_arff(path)
+    return make_frame(columns, table, np.arange(len(table)))
+
+
+def line_numbers(path: str | os.PathLike[str], n_rows: int) -> NDArray[np.intp] | None:
+    """Return the line of a text file, from 1, on which each of its `n_rows` rows starts.
+
+    None for files without lines, and where rows and lines cannot be brought together.
+    """
+    path = _known_kind(path)
+    if path.name.lower().endswith(_PARQUET):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # said when the file was read
+        encoding = encoding_of(path)
+    try:
+        if _is_arff(path):
+            lines = list(arff_lines(path, encoding))
+        else:
+            lines = list(csv_lines(path, encoding, _sniff(path, encoding)[1]))
+    except csv.Error:
+        return None
+    return np.array(lines, dtype=np.intp) if len(lines) == n_rows else None
+
+
+def _known_kind(path: str | os.PathLike[str]) -> Path:
+    path = Path(path).expanduser()
+    require_file(path)
+    if not path.name.lower().endswith(_TEXT + _PARQUET + _ARFF):
+        known = ", ".join(_TEXT + _PARQUET + _ARFF)
+        raise ValueError(f"{path} is of an unknown kind; a table's name ends in one of {known}.")
+    return path
+
+
+def _is_arff(path: Path) -> bool:
+    return path.name.lower().endswith(_ARFF)
+
+
+def _read_frame(path: Path, words: Iterable[str] = ()) -> Any:
+    if path.name.lower().endswith(_TEXT):
+        return _read_csv(path, words)
+    frame = _read_parquet(path).reset_index(drop=True)
+    frame.columns = [str(name) for name in frame.columns]
+    _require_unique(list(frame.columns), path)
+    return frame
+
+
+def _require_unique(names: list[str], path: Path) -> None:
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise ValueError(f"{path} has more than one column named {twice[0]!r}.")
+
+
+def choose_columns(
     names: list[str],
     targets: str | Sequence[str] | int,
     features: str | Sequence[str] | None,
     path: Path,
 ) -> tuple[list[int], list[int]]:
     """Return the indices of the features and of the targets."""
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"{path} has more than one column named {twice[0]!r}.")
+    _require_unique(names, path)
     if isinstance(targets, str) or not isinstance(targets, (int, np.integer)):
         target_columns = _indices("target", targets, names, path)
     elif isinstance(targets, bool) or not 1 <= targets < len(names):
@@ -143,7 +240,8 @@ def _choose(
     if features is not None:
         feature_columns = _indices("feature", features, names, path)
     else:
-        feature_columns = [j for j in range(len(names)) if j not in set(target_columns)]
+        taken = set(target_columns)
+        feature_columns = [j for j in range(len(names)) if j not in taken]
     if both := [names[j] for j in feature_columns if j in target_columns]:
         raise ValueError(f"Column {both[0]!r} of {path} is to be both a feature and a target.")
     if not feature_columns:
@@ -158,19 +256,23 @@ def _indices(what: str, wanted: str | Sequence[str], names: list[str], path: Pat
     wanted = list(wanted)
     if not wanted:
         raise ValueError(f"No {what} is named.")
+    place = {name: j for j, name in enumerate(names)}
+    counts = Counter(wanted)
     for word in wanted:
-        if word not in names:
+        if word not in place:
             hint = suggest(str(word), names)
             columns = "" if hint.startswith("known") else f" Its columns: {', '.join(names)}."
             raise ValueError(f"{path} has no column {word!r}; {hint}{columns}")
-        if wanted.count(word) > 1:
+        if counts[word] > 1:
             raise ValueError(f"The {what} {word!r} is named twice.")
-    return [names.index(word) for word in wanted]
+    return [place[word] for word in wanted]
 
 
-def _read_csv(path: Path) -> Any:
+def _read_csv(path: Path, words: Iterable[str] = ()) -> Any:
     pandas = import_pandas("Reading CSV files")
-    header, separator = _sniff(path)
+    encoding = encoding_of(path)
+    header, separator = _sniff(path, encoding)
+    as_words = dict.fromkeys(set(words) & set(header), str)
 
     def read(decimal: str) -> Any:
         with warnings.catch_warnings():
@@ -186,7 +288,8 @@ def _read_csv(path: Path) -> Any:
                 skipinitialspace=True,
                 decimal=decimal,
                 low_memory=False,  # types by whole columns, not by chunks
-                encoding="utf-8-sig",
+                encoding=encoding,
+                dtype=as_words,
             )
 
     try:
@@ -198,20 +301,17 @@ def _read_csv(path: Path) -> Any:
     return frame
 
 
-def _sniff(path: Path) -> tuple[list[str], str]:
+def _sniff(path: Path, encoding: str) -> tuple[list[str], str]:
     """Return column names and separator: the one that cuts the first line into most pieces."""
-    opener = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with cast(TextIO, opener(path, "rt", encoding="utf-8-sig", newline="")) as file:
-            first = file.readline()
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is not a readable CSV file: {error}") from error
-    cuts = {
-        separator: next(csv.reader([first], delimiter=separator, skipinitialspace=True), [])
-        for separator in (",", ";", "\t", "|")
-    }
+    with open_text(path, encoding) as file:
+        first = file.readline(_LONGEST_HEADER)
+    if len(first) == _LONGEST_HEADER:
+        raise ValueError(f"{path} is no table: its first line has no end.")
+    cuts = {separator: _cut(first, separator) for separator in (",", ";", "\t", "|")}
     separator = max(cuts, key=lambda key: len(cuts[key]))
     header = [name.strip() for name in cuts[separator]]
+    if len(header) > _MOST_COLUMNS:
+        raise ValueError(f"{path} has {len(header):,} columns; at most {_MOST_COLUMNS:,} are read.")
     if not any(header):
         raise ValueError(f"{path} does not start with a line of column names.")
     if all(_is_number(name) for name in header):
@@ -222,19 +322,35 @@ def _sniff(path: Path) -> tuple[list[str], str]:
         if not name:
             # most often row numbers that were written along, which must not become a feature
             raise ValueError(f"Column {j} of {path} has no name; name it, or remove it.")
-        if header.index(name) != j - 1:
-            raise ValueError(f"{path} has more than one column named {name!r}.")
+    _require_unique(header, path)
     return header, separator
+
+
+def _cut(line: str, separator: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    except csv.Error:  # a piece of more than 131072 characters
+        return []
 
 
 def _read_parquet(path: Path) -> Any:
     pandas = import_pandas("Reading Parquet files")
     try:
+        _refuse_parquet_bomb(path)
         return pandas.read_parquet(path)
     except ImportError as error:
         raise ImportError('Parquet files need pyarrow: pip install "gorelm[data]"') from error
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
+
+
+def _refuse_parquet_bomb(path: Path) -> None:
+    from pyarrow import parquet
+
+    content = parquet.read_metadata(path)
+    n_bytes = 8 * content.num_rows * content.num_columns
+    if n_bytes > _MOST_PARQUET_BYTES + 100 * path.stat().st_size:
+        raise ValueError(f"its {content.num_rows} rows unfold to more than 100 times its size.")
 
 
 def _encode(
@@ -254,7 +370,10 @@ def _numbers(series: Any, what: str) -> tuple[Values, list[str] | None]:
     pandas = import_pandas("Reading tables")
     kind = pandas.api.types.infer_dtype(series, skipna=True)
     if kind in ("integer", "floating", "mixed-integer-float", "boolean", "decimal", "empty"):
-        return series.to_numpy(np.float64, na_value=np.nan), None
+        try:
+            return series.to_numpy(np.float64, na_value=np.nan), None
+        except OverflowError as error:
+            raise ValueError(f"{what} holds an integer beyond all floats.") from error
     if kind == "categorical":
         words = [str(word) for word in series.cat.categories]
         codes = series.cat.codes.to_numpy(np.float64)

@@ -21,6 +21,7 @@ from gorelm.estimators.incremental import (
 )
 from gorelm.estimators.online import OSELMRegressor
 from gorelm.estimators.robust import RobustELMRegressor
+from gorelm.estimators.table import TableRegressor
 
 __all__ = [
     "ELMRegressor",
@@ -38,4 +39,5 @@ __all__ = [
     "RELMRegressor",
     "RELMRegressorCV",
     "RobustELMRegressor",
+    "TableRegressor",
 ]

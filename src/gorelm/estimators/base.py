@@ -38,6 +38,7 @@ __all__ = [
     "Weights",
     "all_or_nothing",
     "by_pattern",
+    "levels_to_caller",
     "parameters",
     "require_finite",
 ]
@@ -415,7 +416,7 @@ class IterativeELM(BaseELM):
             else "The paper's rule (in which tol plays no part) was not met: raise max_iter, or "
             'use solver="adaptive".'
         )
-        warnings.warn(state + remedy, ConvergenceWarning, stacklevel=_levels_to_caller())
+        warnings.warn(state + remedy, ConvergenceWarning, stacklevel=levels_to_caller())
 
 
 def require_finite(found: Weights) -> None:
@@ -428,7 +429,7 @@ def require_finite(found: Weights) -> None:
         )
 
 
-def _levels_to_caller() -> int:
+def levels_to_caller() -> int:
     """Return the stack level, for a warning, of the first call from outside this library."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("gorelm."):

@@ -50,6 +50,7 @@ __all__ = ["RobustELMRegressor"]
 TWO_GROUPS = 0.75
 OUTER_FENCE = 3.0  # Tukey's, for rows to set aside once the groups are known
 FAR_FENCE = 10.0  # beyond it even a single row is pulled in
+GROSS = 10.0  # spreads of the targets; looking for two groups, larger errors count as this at first
 FARTHEST_INPUT = 20.0  # standard deviations; beyond, hidden nodes would extrapolate
 SCREEN_SETTINGS = Settings(tol=3e-3, max_iter=300)
 SCREEN_LAMS = 2.0 ** -np.arange(-1, 19, 2.0)  # in units of the lam that empties the model
@@ -141,14 +142,41 @@ class Rows:
         observed = ~np.isnan(self.T[train])
         if omega is not None:
             T = T * omega[:, None]
-        like = Problem(loss, [1.0, 1.0], 1.0, 1.0)
-        settings = ADAPTIVE if loss == "squared" else SCREEN_SETTINGS
-        system = System(H, T, like, omega, None if observed.all() else observed)
-        lams = self.lams(loss, H, T, omega)
-        path = solve_path(system, like, lams, np.zeros(1), settings)
-        coefs = np.moveaxis(path.coefs[0], 0, 1)  # (L, lams, m)
+        coefs = self._path(loss, H, T, omega, observed)
         outputs = hidden.transform(self.X[fold.test]) @ coefs.reshape(len(coefs), -1)
         return np.asarray(outputs.reshape(len(fold.test), *coefs.shape[1:]))
+
+    def _path(
+        self, loss: LossName, H: Array, T: Array, omega: Array | None, observed: Mask
+    ) -> Array:
+        """Return the output weights at every penalty: (L, lams, m)."""
+        like = Problem(loss, [1.0, 1.0], 1.0, 1.0)
+        settings = ADAPTIVE if loss == "squared" else SCREEN_SETTINGS
+        lams = self.lams(loss, H, T, omega)
+        coefs = np.empty((H.shape[1], len(lams), T.shape[1]))
+        for rows, columns, known in _parts(loss, observed):
+            roots = None if omega is None else omega[rows]
+            system = System(H[rows], T[rows][:, columns], like, roots, known)
+            path = solve_path(system, like, lams, np.zeros(1), settings)
+            coefs[..., columns] = np.moveaxis(path.coefs[0], 0, 1)
+        return coefs
+
+
+def _parts(loss: LossName, observed: Mask) -> Iterator[tuple[Any, Any, Mask | None]]:
+    """Yield rows, targets and known cells of the problems to solve one by one.
+
+    Squared errors treat targets separately: those known in the same rows have a closed form, where
+    gaps would take thousands of iterations.
+    """
+    everything = slice(None)
+    if observed.all():
+        yield everything, everything, None
+    elif loss != "squared":
+        yield everything, everything, observed
+    else:
+        patterns, which = np.unique(observed, axis=1, return_inverse=True)
+        for k, rows in enumerate(patterns.T):
+            yield rows, np.flatnonzero(which.ravel() == k), None
 
 
 @dataclass
@@ -202,6 +230,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Scores above it are flagged.
     outlier_mask_ : ndarray of bool, shape (n_samples,)
         The flagged rows; they had no part in the fit if `contaminated_`.
+    out_of_fold_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
+        What the members' layers and penalties, fitted without the row's fold, predict for each
+        row, in the units of y (NaN where `cv` never tests). ``y - out_of_fold_`` tells which of a
+        row's targets are off, and by how much.
     cv_results_ : dict of arrays
         Settings and score (larger is better) of every layer at its best penalty.
     n_features_in_ : int
@@ -295,10 +327,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rows = Rows(X, scaled, w, self.n_hidden, seed)
         sample = self._sample(usable, folds, seed)
         members = self._best(rows, SCREEN_LAYERS, "l21", usable, sample, 3, "screening rows")
-        errors = self._errors(rows, members, "l21", usable, sample, folds)
+        errors = self._out_of_fold(rows, members, "l21", usable, sample, folds) - rows.T
         tested = usable & _tested(folds, len(T))
         sizes = log_sizes(errors)
-        threshold, explained = split_in_two(sizes[tested], w[tested])
+        threshold, explained = _split(sizes[tested], w[tested])
         self.contaminated_ = explained >= TWO_GROUPS
         if self.contaminated_:
             return usable & ~(tested & (sizes > threshold)), telling, T
@@ -330,17 +362,20 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             members = self._best(
                 rows, SEARCH_LAYERS, "squared", kept, sample, self.n_members, "searching layers"
             )
-            errors = self._errors(rows, members, "squared", kept, sample, folds)
+            predicted = self._out_of_fold(rows, members, "squared", kept, sample, folds)
+            errors = predicted - rows.T
             fitted = kept & tested
             norms = _known_norms(errors)[fitted]
             self._delta = outlier_threshold(norms, w[fitted], whisker=OUTER_FENCE)
             judged = telling if telling.any() else slice(None)
             sizes = log_sizes((errors * scaling.scale / spread)[:, judged])
             if self.contaminated_:
-                threshold, _ = split_in_two(sizes[tested], w[tested])
+                threshold, _ = _split(sizes[tested], w[tested])
             else:
                 threshold = outlier_threshold(sizes[tested], w[tested], whisker=OUTER_FENCE)
             self._target_scaling = scaling
+            expected = np.where(known_to_folds[:, None], scaling.undo(predicted), np.nan)
+            self.out_of_fold_ = expected[:, 0] if self._one_target else expected
             self.outlier_scores_ = np.where(known_to_folds, np.expm1(sizes), np.nan)
             self.outlier_threshold_ = float(np.expm1(threshold))
             self.outlier_mask_ = known_to_folds & (sizes > threshold)
@@ -433,7 +468,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             }
         return candidates[:count]
 
-    def _errors(
+    def _out_of_fold(
         self,
         rows: Rows,
         members: list[_Member],
@@ -442,7 +477,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         sample: list[Fold],
         folds: list[Fold],
     ) -> Array:
-        """Return every row's out-of-fold errors under the members' average; NaN: unknown."""
+        """Return the members' average prediction of every row that was tested, 0 of others."""
         total, count = np.zeros(rows.T.shape), np.zeros(len(rows.T))
         if sum(len(f.test) for f in sample) == sum(len(f.test) for f in folds):
             tested = np.concatenate([fold.test for fold in folds])
@@ -456,7 +491,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 for fold, predicted in zip(folds, parts, strict=True):
                     total[fold.test] += predicted[:, member.lam]
                     count[fold.test] += 1.0
-        return np.asarray(total / np.maximum(count, 1.0)[:, None] - rows.T)
+        return np.asarray(total / np.maximum(count, 1.0)[:, None])
 
     # -- using it --------------------------------------------------------------------------------
 
@@ -496,6 +531,18 @@ def log_sizes(errors: Array) -> Array:
     known = ~np.isnan(errors)
     logs = np.log1p(np.abs(np.nan_to_num(errors)))
     return np.asarray(logs.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+
+
+def _split(sizes: Array, w: Array) -> tuple[float, float]:
+    """Split as `split_in_two` does, first with gross errors shortened, then as they are.
+
+    One row that is off by 1e6 is a group of its own, beside which all other wrong rows look right.
+    """
+    for limit in (np.log1p(GROSS), np.inf):
+        threshold, explained = split_in_two(np.minimum(sizes, limit), w)
+        if explained >= TWO_GROUPS:
+            break
+    return threshold, explained
 
 
 def _has_spread(column: Array) -> bool:

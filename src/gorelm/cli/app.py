@@ -1,0 +1,108 @@
+"""What the commands share: how they show help, fail, and read lists."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["BUSY", "FAILED", "PATH", "Command", "Group", "listed", "main", "told_in_one_line"]
+
+# What scripts can tell apart: 1 an error, 2 a command line that makes no sense (click's own),
+# 3 runs that failed, 4 another runner at work.
+FAILED, BUSY = 3, 4
+
+_LONGEST_ERROR = 500  # characters
+
+PATH: Any = click.Path(path_type=Path)
+
+
+class _WithExamples(click.Command):
+    """Shows examples, and the same in Python, as they are written."""
+
+    def __init__(self, *args: Any, python: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.python = python
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, lines in (("Examples", self.epilog or ""), ("In Python", self.python)):
+            if lines:
+                formatter.write(f"\n{title}:\n")
+                formatter.write("".join(f"  {line}\n" for line in lines.splitlines()))
+
+
+class Command(_WithExamples):
+    """A command."""
+
+
+class Group(_WithExamples, click.Group):
+    """A group that lists its commands in the order in which they are declared."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return their names."""
+        return list(self.commands)
+
+
+def told_in_one_line(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn what a user can cause into one line on stderr; --debug shows the traceback."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except BrokenPipeError:  # `... | head` has seen enough; click leaves quietly
+            raise
+        except (
+            ValueError,
+            OSError,
+            ImportError,
+            RuntimeError,
+            MemoryError,
+            ArithmeticError,
+            sqlite3.Error,
+        ) as error:
+            if click.get_current_context().find_root().params.get("debug"):
+                raise
+            click.echo(f"gorelm: {_one_line(error)}", err=True)
+            sys.exit(_exit_code(error))
+
+    return wrapper
+
+
+def _exit_code(error: BaseException) -> int:
+    if not isinstance(error, RuntimeError):
+        return 1
+    from gorelm.experiments.store import Busy
+
+    return BUSY if isinstance(error, Busy) else 1
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"not enough memory. {' '.join(str(error).split())}".strip()
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}..."
+
+
+def listed(_: Any, __: Any, value: str | None) -> tuple[str, ...]:
+    """Return the parts of a list separated by commas."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if value else ()
+
+
+@click.group(
+    cls=Group,
+    epilog="gorelm fit table.csv --targets price,weight --model table.gorelm\n"
+    "gorelm outliers table.csv --targets price,weight --out suspicious.csv\n"
+    "gorelm predict table.gorelm new.csv --out predicted.csv",
+)
+@click.version_option(package_name="gorelm")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def main(debug: bool) -> None:
+    """Outlier-robust multi-target regression: fit, find wrong rows, predict, compare."""

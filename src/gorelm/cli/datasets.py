@@ -1,0 +1,84 @@
+"""`gorelm datasets` and `gorelm contaminate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gorelm.cli.app import PATH, Command, Group, told_in_one_line
+
+
+@click.group(cls=Group, epilog="gorelm datasets list\ngorelm datasets fetch enb slump")
+def datasets() -> None:
+    """List and fetch the Mulan benchmark sets."""
+
+
+@datasets.command(
+    "list", cls=Command, epilog="gorelm datasets list\ngorelm datasets list --data-home data"
+)
+@click.option("--data-home", type=PATH, help="Folder of the files.  [GORELM_DATA, or the cache]")
+@told_in_one_line
+def list_datasets(data_home: Path | None) -> None:
+    """List the sets, their sizes, and whether their files are here."""
+    from gorelm.datasets import list_mulan
+
+    click.echo(f"{'name':8} {'rows':>6} {'features':>9} {'targets':>8}  file")
+    for entry in list_mulan(data_home=data_home):
+        name, rows, features, targets, path = entry
+        here = "-" if path is None else "here"
+        click.echo(f"{name:8} {rows:>6} {features:>9} {targets:>8}  {here}")
+
+
+@datasets.command(
+    "fetch",
+    cls=Command,
+    epilog="gorelm datasets fetch enb slump\ngorelm datasets fetch --all --data-home data",
+)
+@click.argument("names", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every set of the collection.")
+@click.option("--data-home", type=PATH, help="Where to put them.  [GORELM_DATA, or the cache]")
+@told_in_one_line
+def fetch_datasets(names: tuple[str, ...], everything: bool, data_home: Path | None) -> None:
+    """Download sets that are not here yet, and check them."""
+    from gorelm.datasets import MULAN_TARGETS, fetch_mulan
+
+    if bool(names) == everything:
+        raise click.UsageError("name the sets to fetch, or pass --all")
+    for name in MULAN_TARGETS if everything else names:
+        click.echo(
+            f"{name}: {fetch_mulan(name, data_home=data_home, progress=sys.stderr.isatty())}"
+        )
+
+
+@click.command(
+    cls=Command,
+    epilog="gorelm contaminate table.csv --targets y1,y2 --ratio 0.2 --out dirty.csv\n"
+    "gorelm contaminate table.csv --targets 3 --ratio 0.1 --kind cells --seed 7 --out dirty.csv",
+)
+@click.argument("data", type=PATH)
+@click.option("--targets", required=True, help="Names of the targets, or how many (the last).")
+@click.option("--ratio", type=float, required=True, help="Share of rows to make wrong.")
+@click.option("--kind", default="rows", show_default=True, help="rows, cells, one-sided, ...")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which rows and values.")
+@click.option("--out", type=PATH, required=True, help="CSV file to write.")
+@told_in_one_line
+def contaminate(data: Path, targets: str, ratio: float, kind: str, seed: int, out: Path) -> None:
+    """Plant outliers in a table.
+
+    They replace targets; a column `planted` says in which rows.
+    """
+    from gorelm.cli.reading import saying_warnings
+    from gorelm.datasets import contaminate as plant
+    from gorelm.datasets import load_table
+
+    chosen: Any = int(targets) if targets.isdecimal() else targets
+    table = saying_warnings(lambda: load_table(data, chosen, as_frame=True))
+    if "planted" in [*table.feature_names, *table.target_names]:
+        raise ValueError(f"{data} has a column 'planted' already; rename or remove it")
+    dirty, planted = plant(table.target.to_numpy(float), ratio, kind=kind, random_state=seed)
+    frame = table.data.assign(**dict(zip(table.target_names, dirty.T, strict=True)))
+    frame.assign(planted=planted.astype(int)).to_csv(out, index=False)
+    click.echo(f"{int(planted.sum())} of {len(planted)} rows made wrong: {out}")

@@ -1,0 +1,83 @@
+"""`gorelm predict`, `gorelm inspect` and `gorelm export`: what to do with a saved model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gorelm.cli.app import PATH, Command, listed, told_in_one_line
+
+
+@click.command(
+    cls=Command,
+    epilog="gorelm predict table.gorelm new.csv --out predicted.csv\n"
+    "gorelm predict table.gorelm new.csv --keep id --out - | head",
+    python='model = gorelm.load("table.gorelm")\n'
+    'y = model.predict(gorelm.datasets.read_table("new.csv")[list(model.feature_names_in_)])',
+)
+@click.argument("model_path", metavar="MODEL", type=PATH)
+@click.argument("data", type=PATH)
+@click.option("--out", type=PATH, required=True, help="CSV or Parquet file; - for the terminal.")
+@click.option("--keep", callback=listed, help="Columns of DATA to copy, separated by commas.")
+@told_in_one_line
+def predict(model_path: Path, data: Path, out: Path, keep: tuple[str, ...]) -> None:
+    """Predict the targets of new rows.
+
+    Every row of the table DATA gets its targets, from a saved MODEL. Columns are found by their
+    names; those that the model does not know, the targets among them, are ignored. The rows keep
+    their order.
+    """
+    from gorelm.cli import reading
+    from gorelm.cli.predicting import predicted
+    from gorelm.io import load
+
+    reading.require_place_for(out, data, reading.WRITTEN)
+    reading.require_place_for(out, model_path, None)
+    result = predicted(load(model_path), data, keep)
+    reading.write(result, out)
+    if out != reading.STDOUT:
+        names = ", ".join(result.columns)
+        click.echo(f"Written: {out}, {len(result)} rows of {names}.")
+
+
+@click.command(
+    cls=Command,
+    epilog="gorelm inspect table.gorelm",
+    python='model = gorelm.load("table.gorelm")\nmodel.get_params(), model.notes_',
+)
+@click.argument("model_path", metavar="MODEL", type=PATH)
+@told_in_one_line
+def inspect(model_path: Path) -> None:
+    """Tell what a saved model is.
+
+    Its inputs, targets, settings, certificate, and how many training rows were flagged.
+    """
+    from gorelm.cli.inspecting import described
+    from gorelm.io import load
+
+    click.echo("\n".join(described(load(model_path), model_path)))
+
+
+@click.command(
+    cls=Command,
+    epilog="gorelm export table.gorelm --onnx table.onnx",
+    python='model = gorelm.load("table.gorelm")\ngorelm.onnx.export_onnx(model, "table.onnx")',
+)
+@click.argument("model_path", metavar="MODEL", type=PATH)
+@click.option("--onnx", "onnx_path", type=PATH, required=True, help="ONNX file to write.")
+@told_in_one_line
+def export(model_path: Path, onnx_path: Path) -> None:
+    """Write a saved model as an ONNX graph."""
+    from gorelm.cli.reading import require_place_for
+    from gorelm.io import load
+    from gorelm.onnx import export_onnx
+
+    require_place_for(onnx_path, model_path, (".onnx",))
+    model: Any = load(model_path)
+    try:
+        export_onnx(model, onnx_path)
+    except TypeError as error:  # a kind of model that has no graph
+        raise ValueError(str(error)) from error
+    click.echo(f"Written: {onnx_path}.")

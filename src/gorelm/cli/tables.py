@@ -1,0 +1,155 @@
+"""`gorelm fit` and `gorelm outliers`: from a table to a model, and to the rows to check."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gorelm.cli.app import PATH, Command, told_in_one_line
+
+if TYPE_CHECKING:
+    from gorelm.cli.reading import Table
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what both commands take: the table, and how to fit it."""
+    for add in (
+        click.option("--nodes", type=click.IntRange(1), default=1000, show_default=True,
+                     help="Hidden nodes of every network."),
+        click.option("--jobs", type=click.IntRange(1), default=1, show_default=True,
+                     help="Processes; more pay from some thousand rows on."),
+        click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True,
+                     help="Of folds and networks."),
+        click.option("--features", help="Names of the inputs.  [all other columns]"),
+        click.option("--targets", required=True,
+                     help="Names of the targets, separated by commas, or how many (the last)."),
+        click.argument("data", type=PATH),
+    ):  # fmt: skip
+        command = add(command)
+    return command
+
+
+@click.command(
+    cls=Command,
+    epilog="gorelm fit table.csv --targets price,weight\n"
+    "gorelm fit table.csv --targets 2 --model table.gorelm --report table.html",
+    python='table = gorelm.datasets.read_table("table.csv")\n'
+    "model = gorelm.TableRegressor(random_state=0).fit(table[inputs], table[targets])",
+)
+@_options
+@click.option("--model", "model_path", type=PATH, help="File for the model.  [not saved]")
+@click.option("--report", "report_path", type=PATH, help="HTML page about the fit.  [none]")
+@told_in_one_line
+def fit(
+    data: Path,
+    targets: str,
+    features: str | None,
+    model_path: Path | None,
+    report_path: Path | None,
+    **how: int,
+) -> None:
+    """Fit a robust model to a table.
+
+    Tells how good it is, and which rows are wrong. DATA is a CSV, TSV, Parquet or ARFF file; words,
+    gaps and wrong rows are welcome. Layers and penalties are chosen by cross-validation.
+    """
+    from gorelm.cli import reading, summary
+
+    for path, ending in ((model_path, None), (report_path, (".html", ".htm"))):
+        reading.require_place_for(path, data, ending)
+    if model_path is not None:
+        from gorelm.io import save
+    if report_path is not None:
+        from gorelm.diagnostics import write_fit_report
+    table = reading.read(data, targets, features)
+    model = _fitted(table, **how)
+    click.echo("\n".join(summary.of_fit(model, table)))
+    if model_path is not None:
+        save(model, model_path)
+    if report_path is not None:
+        write_fit_report(
+            model,
+            table.X,
+            summary.targets_of(table),
+            report_path,
+            target_names=table.target_names,
+            row_names=None if table.lines is None else [f"line {n}" for n in table.lines],
+            title=f"gorelm fit {data.name}",
+        )
+    click.echo("\n".join(_next(data, targets, features, model_path, report_path)))
+
+
+def _fitted(table: Table, seed: int, jobs: int, nodes: int) -> Any:
+    import warnings
+
+    from gorelm import RobustELMRegressor, TableRegressor
+
+    robust = RobustELMRegressor(
+        n_hidden=nodes, n_jobs=jobs, missing_targets="ignore", progress=sys.stderr.isatty()
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # its notes say the same
+        model = TableRegressor(robust, random_state=seed).fit(table.X, table.y)
+    robust = model.regressor_
+    robust.set_params(n_jobs=None, progress=False)  # of this fit, not of the model
+    return model
+
+
+def _next(
+    data: Path, targets: str, features: str | None, model: Path | None, report: Path | None
+) -> list[str]:
+    """Say what was written, and which commands go on from here."""
+    written = [f"{path} ({_size(path)})" for path in (model, report) if path is not None]
+    lines = [f"Written: {', '.join(written)}."] if written else []
+    chosen = f" --features {shlex.quote(features)}" if features else ""
+    arguments = f"{shlex.quote(str(data))} --targets {shlex.quote(targets)}{chosen}"
+    if model is None:
+        lines += ["The model is not saved: add --model FILE to keep it.", "", "Next:"]
+        lines.append(f"  gorelm fit {arguments} --model {data.name.split('.')[0]}.gorelm")
+    else:
+        name = shlex.quote(str(model))
+        lines += ["", "Next:", f"  gorelm predict {name} NEW.csv --out predicted.csv"]
+        lines.append(f"  gorelm inspect {name}")
+    lines.append(f"  gorelm outliers {arguments} --out suspicious.csv")
+    return lines
+
+
+def _size(path: Path) -> str:
+    n_bytes = path.stat().st_size
+    return f"{n_bytes / 1e6:.1f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:.0f} kB"
+
+
+@click.command(
+    cls=Command,
+    epilog="gorelm outliers table.csv --targets price,weight --out suspicious.csv",
+    python='table = gorelm.datasets.read_table("table.csv")\n'
+    "model = gorelm.TableRegressor(random_state=0).fit(table[inputs], table[targets])\n"
+    "model.outlier_scores_, model.outlier_mask_, table[targets] - model.out_of_fold_",
+)
+@_options
+@click.option("--out", type=PATH, help="CSV or Parquet file for all rows, worst first.  [none]")
+@told_in_one_line
+def outliers(data: Path, targets: str, features: str | None, out: Path | None, **how: int) -> None:
+    """Find the wrong rows of a table.
+
+    Every row is judged by models that did not see it. `--out` gets all rows, the most suspicious
+    first: line and row, score, whether it is flagged, which targets are off, and for each target
+    the value, the expected one, and the difference in its units and in robust spreads.
+    """
+    from gorelm.cli import reading, summary
+
+    table = reading.read(data, targets, features)
+    reading.require_place_for(out, data, reading.WRITTEN)
+    model = _fitted(table, **how)
+    click.echo("\n".join([*summary.of_table(model, table), "", *summary.of_rows(model, table)]))
+    if out is not None:
+        rows = summary.judged_rows(model, table)
+        reading.write(rows, out)
+        click.echo(f"\nWritten: {out}, {len(rows)} rows, the most suspicious first.")
+    else:
+        click.echo("\nAdd --out FILE to write all rows, with what was expected of each target.")

@@ -1,0 +1,436 @@
+"""A regressor for tables as they come: words, gaps and damage included."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from copy import copy
+from numbers import Integral
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, clone
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from gorelm.estimators.base import all_or_nothing, levels_to_caller
+from gorelm.estimators.cells import (
+    Cells,
+    RawColumn,
+    columns_of,
+    distinct,
+    in_words,
+    is_gap,
+    target_columns,
+)
+from gorelm.estimators.robust import RobustELMRegressor
+from gorelm.prox import Array
+
+__all__ = ["TableRegressor"]
+
+_FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
+_FEWEST_GAPS = 5  # an input that marks fewer gaps has nothing to learn its weight from
+
+
+class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Robust multi-target regression on a raw table: encodes, fills in, then fits.
+
+    Columns of words (text, categoricals) become one input for each word; truth values become 0
+    and 1. Missing numbers are filled in with the median of their column, and where at least five
+    are missing, an input of its own marks them. Columns that cannot tell rows apart (empty, the
+    same in every row, a word of its own in nearly every row) and dates are left out. What was done
+    is remembered, in plain sentences, in `notes_`.
+
+    Parameters
+    ----------
+    estimator : estimator, default=None
+        What is fitted to the encoded table. None: :class:`RobustELMRegressor`, which uses the
+        targets that are known where others are missing (``missing_targets="ignore"``).
+    max_categories : int, default=20
+        Most inputs that a column of words may become: of more words the most frequent are told
+        apart, and the others count as one.
+    random_state : int, RandomState instance or None, default=None
+        Seed, for the estimator if it has a `random_state` of None.
+
+    Attributes
+    ----------
+    encoder_ : ColumnTransformer
+        From cells (numbers and words) to inputs: medians, marks of gaps, one input for each word.
+    regressor_ : estimator
+        The fitted estimator.
+    kinds_ : list of {"number", "words", "ignored"}
+        What every column was taken for.
+    target_names_ : list of str
+        Names of the targets; y0, y1, ... where y had none.
+    notes_ : list of str
+        What was filled in, encoded, ignored or taken for missing, a sentence each.
+    outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_
+        Those of `regressor_`, where it has them.
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : ndarray of str
+        Names of the columns, when X was a frame with string column names.
+
+    Notes
+    -----
+    In a column of text, cells that are not numbers count as missing where at least four fifths of
+    the known cells are numbers; otherwise all cells are words. Infinite numbers count as missing
+    in X and y. New rows are encoded as the training rows were: a word that these did not have
+    counts as one of the rare words, or, if there are none, as none of the words; `predict` warns
+    of it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gorelm import TableRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> size = rng.uniform(size=90).round(3)
+    >>> colour = rng.choice(["red", "blue"], size=90)
+    >>> y = size + (colour == "red")
+    >>> table = np.column_stack([size.astype(object), colour])
+    >>> table[7, 0] = None
+    >>> model = TableRegressor(random_state=0).fit(table, y)
+    >>> model.kinds_
+    ['number', 'words']
+    >>> model.predict([[0.5, "red"], [0.5, "blue"]]).round(1)
+    array([1.5, 0.5])
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "estimator": [HasMethods(["fit", "predict"]), None],
+        "max_categories": [Interval(Integral, 2, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self, estimator: Any = None, *, max_categories: int = 20, random_state: Any = None
+    ) -> None:
+        self.estimator = estimator
+        self.max_categories = max_categories
+        self.random_state = random_state
+
+    # -- fitting ---------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
+        """Encode the table and fit the estimator.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Columns of numbers, truth values, words; with gaps.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets, with gaps if the estimator takes them.
+        **fit_params : dict
+            Passed on to the estimator's `fit`, such as `sample_weight`.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator. A fit that fails or is interrupted leaves it as it was.
+        """
+        with all_or_nothing(self):
+            self._validate_params()
+            self._fit(X, y, fit_params)
+        return self
+
+    def _fit(self, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
+        columns = columns_of(X)
+        validate_data(self, X, skip_check_array=True)
+        self.notes_: list[str] = []
+        y = self._targets(y)
+        check_consistent_length(columns[0].cells, y)
+
+        self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
+        self._ignore(columns)
+        cells, damage = self._cells(columns)
+        self._note_damage(damage)
+        self.encoder_ = self._new_encoder(cells)
+        inputs = self.encoder_.fit_transform(cells)
+        self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
+
+    def _new_regressor(self) -> Any:
+        if self.estimator is None:
+            return RobustELMRegressor(missing_targets="ignore", random_state=self.random_state)
+        regressor = clone(self.estimator)
+        if regressor.get_params().get("random_state", self) is None:
+            regressor.set_params(random_state=self.random_state)
+        return regressor
+
+    def _targets(self, y: Any) -> Array:
+        """Return y as numbers, NaN where unknown; remembers their names."""
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
+                "is None."
+            )
+        self.target_names_, columns, one_target = target_columns(y)
+        values, damage = [], {}
+        for name, column in zip(self.target_names_, columns, strict=True):
+            if column.kind not in ("number", "empty"):
+                example = in_words([str(next(c for c in column.cells if c is not None))])
+                raise ValueError(
+                    f"target {name!r} is not numeric: it holds {column.kind}, such as {example}"
+                )
+            numbers, damage[f"target {name!r}"] = column.numbers()
+            values.append(numbers)
+        self._note_damage(damage)
+        T = np.column_stack(values)
+        self._note_gaps_of_targets(T)
+        return T[:, 0] if one_target else T
+
+    def _note_gaps_of_targets(self, T: Array) -> None:
+        missing = np.isnan(T)
+        if missing.all(axis=0).any():
+            empty = [self.target_names_[j] for j in np.flatnonzero(missing.all(axis=0))]
+            raise ValueError(f"target {in_words(empty)} has no known value")
+        if not missing.any():
+            return
+        counts = [
+            f"{name!r} ({count})"
+            for name, count in zip(self.target_names_, missing.sum(axis=0), strict=True)
+            if count
+        ]
+        self.notes_.append(f"Missing targets: {_listed(counts)}; the known ones are used.")
+        if lost := missing.all(axis=1).sum():
+            self.notes_.append(f"{_rows(lost)} without any target had no part in the fit.")
+
+    # -- encoding --------------------------------------------------------------------------------
+
+    def _name(self, j: int) -> str:
+        names = getattr(self, "feature_names_in_", None)
+        return f"column {j}" if names is None else str(names[j])
+
+    def _ignore(self, columns: list[RawColumn]) -> None:
+        """Mark the columns that cannot tell rows apart, and say why."""
+        reasons: dict[str, list[str]] = {}
+        for j, column in enumerate(columns):
+            if reason := self._reason_to_ignore(column):
+                self.kinds_[j] = "ignored"
+                reasons.setdefault(reason, []).append(self._name(j))
+        for reason, names in reasons.items():
+            self.notes_.append(f"Ignored: {in_words(names)} ({reason}).")
+        if all(kind == "ignored" for kind in self.kinds_):
+            raise ValueError(
+                "no column of X is left to learn from (n_samples = "
+                f"{len(columns[0].cells)}). {' '.join(self.notes_)}"
+            )
+
+    def _reason_to_ignore(self, column: RawColumn) -> str | None:
+        if column.kind == "empty":
+            return "empty"
+        if column.kind == "dates":
+            return "dates; turn them into numbers to use them"
+        if column.kind == "nested":
+            return "neither numbers nor words"
+        if column.kind == "number":
+            values = column.numbers()[0]
+            known = values[~np.isnan(values)]
+            n_distinct = 1 if (known == known[:1]).all() else 2
+        else:
+            words = column.words()
+            known = words[~is_gap(words)]
+            n_distinct = len(set(known))
+            if n_distinct > max(_FEWEST_WORDS, len(known) / 2):
+                return "a word of its own in more than half of the rows"
+        n_gaps = len(column.cells) - len(known)
+        if n_distinct <= 1 and min(n_gaps, len(known)) < _FEWEST_GAPS:
+            return "the same in every row" if len(known) else "empty"
+        return None
+
+    def _cells(self, columns: list[RawColumn]) -> tuple[Cells, dict[str, list[str]]]:
+        """Return numbers and words, as the encoder takes them, and what was neither by column."""
+        table: list[Cells] = []
+        damage = {}
+        for j, (column, kind) in enumerate(zip(columns, self.kinds_, strict=True)):
+            if kind == "words":
+                table.append(column.words())
+            elif kind == "number":
+                numbers, damage[f"column {self._name(j)!r}"] = column.numbers()
+                table.append(numbers)
+            else:
+                table.append(np.zeros(len(column.cells)))
+        kind_of_all = object if "words" in self.kinds_ else np.float64
+        cells = np.empty((len(table[0]), len(table)), dtype=kind_of_all)
+        for j, values in enumerate(table):
+            cells[:, j] = values
+        return cells, damage
+
+    def _new_encoder(self, cells: Cells) -> Any:
+        """Return the encoder for the table, and say what it will do."""
+        full, gappy, words, filled = list[int](), list[int](), list[int](), list[str]()
+        for j, kind in enumerate(self.kinds_):
+            if kind == "number":
+                n_gaps = int(np.isnan(cells[:, j].astype(np.float64)).sum())
+                marked = n_gaps >= _FEWEST_GAPS
+                (gappy if marked else full).append(j)
+                if n_gaps:
+                    filled.append(f"{self._name(j)!r} ({n_gaps}{', marked' * marked})")
+            elif kind == "words":
+                words.append(j)
+                self._note_words(j, cells[:, j])
+        if filled:
+            self.notes_.append(
+                f"Missing numbers, filled in with the column's median: {_listed(filled)}."
+                + " Marked: an input of its own tells where." * bool(gappy)
+            )
+        one_hot = OneHotEncoder(
+            max_categories=self.max_categories,
+            handle_unknown="infrequent_if_exist",
+            sparse_output=False,
+        )
+        steps = [
+            ("numbers", SimpleImputer(strategy="median"), full),
+            ("numbers_with_gaps", SimpleImputer(strategy="median", add_indicator=True), gappy),
+            ("words", one_hot, words),
+        ]
+        return ColumnTransformer([step for step in steps if step[2]], sparse_threshold=0)
+
+    def _note_words(self, j: int, words: Cells) -> None:
+        found = distinct(words)
+        n_gaps = int(is_gap(words).sum())
+        n_words = len(found) + (n_gaps > 0)
+        gaps = f"; missing in {_rows(n_gaps)}, which counts as a word" if n_gaps else ""
+        if n_words <= self.max_categories:
+            note = f"{self._name(j)!r} holds {len(found)} words: {in_words(found, 6)}{gaps}."
+        else:
+            note = (
+                f"{self._name(j)!r} holds {len(found)} words: the {self.max_categories - 1} most "
+                f"frequent ones are told apart, the others count as one{gaps}."
+            )
+        self.notes_.append(f"Encoded: {note}")
+
+    def _note_damage(self, damage: dict[str, list[str]]) -> None:
+        for note in _damage_in_words(damage):
+            self.notes_.append(note)
+            warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
+
+    # -- using it --------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> Array:
+        """Predict the targets of new rows.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Columns as in the fit. Gaps are filled in as there.
+
+        Returns
+        -------
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+
+        Warns
+        -----
+        UserWarning
+            If there are words that the training rows did not have, or cells that should be
+            numbers and are not.
+        """
+        check_is_fitted(self)
+        columns = columns_of(X)
+        validate_data(self, X, skip_check_array=True, reset=False)
+        cells, damage = self._cells(columns)
+        for note in [*_damage_in_words(damage), *self._unseen_words(cells)]:
+            warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
+        return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
+
+    def words(self) -> dict[str, list[str]]:
+        """Return the words of every column of words, by the column's name.
+
+        Rows without a word count as one more where the training rows had such.
+        """
+        check_is_fitted(self)
+        return {
+            self._name(j): [word for word in known if isinstance(word, str)]
+            for j, known in self._categories()
+        }
+
+    def _categories(self) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the columns of words and their categories, NaN among them where words lacked."""
+        places = [j for j, kind in enumerate(self.kinds_) if kind == "words"]
+        if places:
+            known = self.encoder_.named_transformers_["words"].categories_
+            yield from zip(places, map(list, known), strict=True)
+
+    def _unseen_words(self, cells: Cells) -> list[str]:
+        notes = []
+        for j, known in self._categories():
+            words = {word for word in known if isinstance(word, str)}
+            gaps_known = len(words) < len(known)
+            unseen = np.array([
+                word not in words if isinstance(word, str) else not gaps_known
+                for word in cells[:, j]
+            ])  # fmt: skip
+            if unseen.any():
+                shown = distinct(cells[unseen, j])
+                missing = ["missing"] * bool(is_gap(cells[unseen, j]).any())
+                most = self.encoder_.named_transformers_["words"].max_categories
+                notes.append(
+                    f"Column {self._name(j)!r}: {in_words(shown + missing, 4)}, in "
+                    f"{_rows(unseen.sum())}, not among the words of the training rows; counts as "
+                    f"{'a rare word' if len(known) > most else 'none of them'}."
+                )
+        return notes
+
+    def _as_pipeline(self) -> Pipeline:
+        """Return the fitted steps as a pipeline, with the names of the columns."""
+        encoder = copy(self.encoder_)
+        if hasattr(self, "feature_names_in_"):
+            encoder.feature_names_in_ = self.feature_names_in_
+        return Pipeline([("encoder", encoder), ("regressor", self.regressor_)])
+
+    @property
+    def outlier_scores_(self) -> Array:
+        """How far each training row is off: that of `regressor_`."""
+        return np.asarray(self.regressor_.outlier_scores_)
+
+    @property
+    def outlier_mask_(self) -> Array:
+        """Which training rows to distrust: that of `regressor_`."""
+        return np.asarray(self.regressor_.outlier_mask_)
+
+    @property
+    def outlier_threshold_(self) -> float:
+        """Scores above it are flagged: that of `regressor_`."""
+        return float(self.regressor_.outlier_threshold_)
+
+    @property
+    def out_of_fold_(self) -> Array:
+        """Predictions by models that did not see the row: that of `regressor_`."""
+        return np.asarray(self.regressor_.out_of_fold_)
+
+    @property
+    def contaminated_(self) -> bool:
+        """Whether rows were set aside: that of `regressor_`."""
+        return bool(self.regressor_.contaminated_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.target_tags.single_output = True
+        return tags
+
+
+def _damage_in_words(damage: dict[str, list[str]]) -> list[str]:
+    notes = []
+    for place, cells in damage.items():
+        if cells:
+            examples = in_words(list(dict.fromkeys(cells)), 4)
+            number = "1 cell is no finite number" if len(cells) == 1 else (
+                f"{len(cells)} cells are no finite numbers"
+            )  # fmt: skip
+            notes.append(f"{place[0].upper()}{place[1:]}: {number} ({examples}); taken as missing.")
+    return notes
+
+
+def _listed(entries: list[str], limit: int = 8) -> str:
+    if len(entries) > limit:
+        return f"{', '.join(entries[: limit - 1])} and {len(entries) - limit + 1} others"
+    return ", ".join(entries)
+
+
+def _rows(count: Any) -> str:
+    return "1 row" if count == 1 else f"{count} rows"

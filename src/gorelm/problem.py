@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -94,14 +94,8 @@ class Problem:
 
     def select(self, which: npt.NDArray[Any]) -> Problem:
         """Return the problems that `which` (mask or indices) names."""
-        return Problem(
-            self.loss,
-            self.tau[which],
-            self.l1[which],
-            self.l2[which],
-            self.delta[which],
-            self.grouped,
-        )
+        numbers = {name: getattr(self, name)[which] for name in ("tau", "l1", "l2", "delta")}
+        return replace(self, **numbers)
 
     # -- the loss, on residuals R of shape (rows, P, targets) -----------------------------------
 
@@ -173,7 +167,7 @@ class Problem:
         return np.asarray(r.max(axis=0 if self._by_row else (0, 2), initial=0.0), dtype=float)
 
     def residual_norms(self, R: Array) -> Array:
-        """Return what the robust losses measure: row norms of `R`, or |R| cell by cell."""
+        """Return what the robust losses measure: row norms of `R`, or sizes of its cells."""
         return norms(R, grouped=self._by_row)
 
     # -- the penalty, on weights X of shape (nodes, P, targets) ---------------------------------

@@ -225,7 +225,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Whether the errors fell into two clear groups, so that rows were set aside.
     outlier_scores_ : ndarray of shape (n_samples,)
         Typical size e of each row's out-of-fold errors, in units of the targets' spread:
-        1 + e is the geometric mean of 1 + |error| over the targets (NaN where `cv` never tests).
+        1 + e is the geometric mean of 1 + abs(error) over the targets (NaN where `cv` never tests).
     outlier_threshold_ : float
         Scores above it are flagged.
     outlier_mask_ : ndarray of bool, shape (n_samples,)

@@ -67,7 +67,7 @@ def friedman(errors: ArrayLike) -> Outcome:
     .. math::
 
         \chi^2_F = \frac{12 N}{k (k + 1)}
-                   \left[\sum_j R_j^2 - \frac{k (k + 1)^2}{4}\right] \Big/ c,
+                   \left[\sum_j R_j^2 - \frac{k (k + 1)^2}{4}\right] / c,
         \qquad
         c = 1 - \frac{\sum_g (t_g^3 - t_g)}{N k (k^2 - 1)}
 
@@ -251,7 +251,7 @@ def _sign_distribution(doubled: NDArray[np.int64]) -> NDArray[np.float64]:
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     r"""P-values adjusted for their number by Holm's step-down method.
 
-    With :math:`p_{(1)} \le \dots \le p_{(m)}`,
+    With :math:`p_{(1)} \le \ldots \le p_{(m)}`,
 
     .. math:: \tilde p_{(i)} = \min\bigl(1, \max_{j \le i} (m - j + 1) p_{(j)}\bigr)
 

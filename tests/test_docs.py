@@ -1,0 +1,260 @@
+"""What the documentation shows is what the code does.
+
+Every page's code runs in one namespace, in the order of the page. ``python`` blocks are executed,
+``pycon`` blocks must print what they show. In ``console`` blocks every command must exist with the
+options that it is given; what is quick and needs no network is run.
+"""
+
+import doctest
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from gorelm.experiments.protocol import load_config
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    path
+    for path in DOCS.rglob("*.rst")
+    if not {"_build", "_templates", "gallery", "generated"} & set(path.relative_to(DOCS).parts)
+)
+FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_WHITESPACE
+# Commands that take long or go to the network: only their options are looked at.
+ONLY_READ = {"datasets", "experiment", "report"}
+
+_BLOCK = re.compile(
+    r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"
+    r"(?P<body>(?:(?P=indent) +\S.*\n|[ \t]*\n)+)",
+    flags=re.M,
+)
+
+
+def blocks(text):
+    """Yield language, code and line number of every code block, in their order."""
+    for match in _BLOCK.finditer(text):
+        line = text[: match.start("body")].count("\n") + 1
+        yield match["language"], textwrap.dedent(match["body"]).strip("\n") + "\n", line
+
+
+def run_session(code, names, name, line):
+    """Run a block of ``>>>`` lines and compare what it prints."""
+    example = doctest.DocTestParser().get_doctest(code, names, name, name, line)
+    example.globs = names  # a doctest copies them; the page goes on with what a block has defined
+    failures = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    runner.run(example, out=failures.append, clear_globs=False)
+    assert not failures, "".join(failures)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_code_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "page"}
+    for language, code, line in blocks(page.read_text(encoding="utf-8")):
+        if language == "python":
+            source = "\n" * (line - 1) + code
+            exec(compile(source, str(page), "exec"), names)
+        elif language == "pycon":
+            run_session(code, names, page.name, line)
+        elif language == "toml":
+            Path("experiment.toml").write_text(code, encoding="utf-8")
+            load_config("experiment.toml")
+        elif language == "console":
+            run_commands(code)
+        else:
+            assert language == "text", f"{page}:{line}: {language}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_no_code_escapes(page):
+    """Code that is in no block would never run."""
+    text = page.read_text(encoding="utf-8")
+    shown = text.count(">>> ")
+    assert shown == sum(code.count(">>> ") for language, code, _ in blocks(text))
+    assert not re.search(r"^\S.*::$\n\n +(import|from) ", text, flags=re.M)
+
+
+def test_the_reference_is_complete():
+    text = (DOCS / "api.rst").read_text(encoding="utf-8")
+    for module in ("gorelm", "gorelm.datasets", "gorelm.diagnostics", "gorelm.metrics"):
+        public = importlib.import_module(module)
+        for name in public.__all__:
+            if callable(getattr(public, name)) and not name.endswith(("Error", "Set", "_scorer")):
+                assert re.search(rf"^   {name}$", text, flags=re.M), (
+                    f"{module}.{name}: docs/api.rst"
+                )
+
+
+def commands_of(code):
+    for command in code.replace("\\\n", " ").splitlines():
+        if words := shlex.split(command, comments=True):
+            yield words
+
+
+def run_commands(code):
+    """Run the quick commands of a block, where it stands between blocks of Python."""
+    for program, *arguments in commands_of(code):
+        if program == "gorelm" and arguments[0] not in ONLY_READ:
+            testing = pytest.importorskip("click.testing")
+            from gorelm.cli import main
+
+            result = testing.CliRunner().invoke(main, arguments)
+            assert result.exit_code == 0, f"{arguments}: {result.output}"
+
+
+def test_commands_exist():
+    pytest.importorskip("click")
+    from gorelm.cli import main
+
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    seen = 0
+    for page in PAGES:
+        for language, code, line in blocks(page.read_text(encoding="utf-8")):
+            for program, *arguments in commands_of(code) if language == "console" else ():
+                where = f"{page}:{line}: {program} {arguments}"
+                seen += 1
+                if program == "make":
+                    assert re.search(rf"^{arguments[0]}:", makefile, flags=re.M), where
+                elif program == "gorelm":
+                    read_command(main, arguments)
+                elif program == "python":
+                    assert (ROOT / arguments[0]).is_file(), where
+                else:
+                    assert program == "pip", where
+    assert seen >= 2
+
+
+def read_command(command, arguments):
+    """Let click read a command line to its end, without running it."""
+    while hasattr(command, "commands"):
+        name, *arguments = arguments
+        command = command.commands[name]
+    command.make_context("gorelm", arguments)
+
+
+def test_commands_that_do_not_exist_are_found():
+    click = pytest.importorskip("click")
+    from gorelm.cli import main
+
+    read_command(main, ["datasets", "fetch", "enb"])
+    with pytest.raises(KeyError):
+        read_command(main, ["datasets", "bring", "enb"])
+    with pytest.raises(click.UsageError):
+        read_command(main, ["datasets", "fetch", "--nonsense"])
+
+
+def test_blocks_are_found_and_can_fail():
+    page = (
+        "x\n\n.. code-block:: pycon\n\n   >>> a = 1\n\n   >>> a\n   1\n\ny\n\n"
+        "- z\n\n  .. code-block:: python\n     \n     b = a\n\nend\n"
+    )
+    (_, session, _), (language, code, line) = blocks(page)
+    assert (language, code, line) == ("python", "b = a\n", 15)
+    names: dict = {}
+    run_session(session, names, "page", 1)
+    exec(code, names)
+    assert names["b"] == 1
+    with pytest.raises(AssertionError, match="Got"):
+        run_session(">>> 1 + 1\n3\n", {}, "page", 1)
+
+
+# -- what the build checks ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def extensions(monkeypatch):
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    yield
+    for name in ("mathml", "site_check"):
+        sys.modules.pop(name, None)
+
+
+def test_formulas_of_the_library_and_of_the_pages_are_known(extensions):
+    from mathml import convert
+
+    inline = re.compile(r":math:`(.+?)`", flags=re.S)
+    block = re.compile(r"^( *)\.\. math::(.*\n(?:\1 +[^ :\n].*\n|\s*\n)*)", flags=re.M)
+    count = 0
+    for path in [*PAGES, *(ROOT / "src").rglob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        formulas = inline.findall(text) + [body for _, body in block.findall(text)]
+        for formula in formulas:
+            assert "<math" in convert(formula, block=True), (path, formula)
+        count += len(formulas)
+    assert count > 200
+    with pytest.raises(Exception, match="Unknown"):
+        convert(r"\nonsense", block=False)
+    assert "<mtext>l1_ratio</mtext>" in convert(r"\texttt{l1\_ratio}", block=False)
+    # what stands below and above belongs to the whole, and bars are as tall as their neighbours
+    assert "munder" not in convert(r"\hat t_i", block=True)
+    assert 'stretchy="false"' in convert(r"\|B\|_F^2", block=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ('<a href="https://elsewhere.org">there</a><a href="#here" id="here">x</a>', None),
+        ('<img src="data:image/png;base64,AA">', None),
+        ('<link rel="canonical" href="https://elsewhere.org">', None),
+        ('<a href="b.html#there">x</a>', None),
+        ('<script src="https://cdn.org/mathjax.js"></script>', "loads https://cdn.org/mathjax.js"),
+        ('<link rel="stylesheet" href="//fonts.org/a.css">', "loads //fonts.org/a.css"),
+        ('<img src="http://elsewhere.org/a.png">', "loads http"),
+        ('<a href="c.html">x</a>', "c.html, which is not there"),
+        ('<a href="b.html#nowhere">x</a>', "b.html#nowhere"),
+        ('<a href="#nowhere">x</a>', "#nowhere"),
+    ],
+)
+def test_site_check(extensions, tmp_path, content, fault):
+    from site_check import problems
+
+    (tmp_path / "a.html").write_text(f"<html><body>{content}</body></html>")
+    (tmp_path / "b.html").write_text('<html><body><p id="there"></p></body></html>')
+    found = problems(tmp_path)
+    assert len(found) == (fault is not None), found
+    if fault:
+        assert fault in found[0]
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not on the PATH")
+def test_search_works_without_a_network(tmp_path):
+    page = DOCS / "_build" / "html" / "search.html"
+    if not page.is_file():
+        pytest.skip("the documentation is not built (make docs)")
+    done = subprocess.run(
+        [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--virtual-time-budget=4000",
+            "--dump-dom",
+            page.as_uri() + "?q=fence",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "guide/rows.html" in done.stdout
+    assert "extend.html" in done.stdout  # in the menu of every page
+    found = re.search(r"found (\d+) page", done.stdout)
+    assert found is not None
+    assert 2 <= int(found[1]) < 25

@@ -94,7 +94,7 @@ def main():
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--hidden", type=int, default=1000)
     parser.add_argument("--targets", type=int, default=8)
-    parser.add_argument("--budget", default="3.7GB")
+    parser.add_argument("--budget", default="3.4GB")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--child", type=Path)
     args = parser.parse_args()

@@ -30,6 +30,8 @@ FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_W
 # Commands that take long or go to the network: only their options are looked at.
 ONLY_READ = {"datasets", "experiment", "report"}
 
+NEEDED = {"gpu": "torch", "cluster": "distributed"}
+
 _BLOCK = re.compile(
     r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"
     r"(?P<body>(?:(?P=indent) +\S.*\n|[ \t]*\n)+)",
@@ -56,6 +58,8 @@ def run_session(code, names, name, line):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
 def test_code_runs(page, tmp_path, monkeypatch):
+    if module := NEEDED.get(page.stem):
+        pytest.importorskip(module, reason=f"{module} is not installed")
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "page"}
     for language, code, line in blocks(page.read_text(encoding="utf-8")):

@@ -103,7 +103,12 @@ class Rows:
 
     def factor(self, like: Problem) -> Factor:
         """Return what solves (H'H + s I) X = R, for as many problems at once as `like` has."""
-        return factor_for(like)(gram(self.H))
+        G, self.HtT = self.moments()
+        return factor_for(like)(G)
+
+    def moments(self) -> tuple[Array, Array]:
+        """Return H'H (lower triangle) and H'T, both in float64."""
+        return gram(self.H), product(self.H, self.T)
 
     def start(self, problem: Problem, cap: float = np.inf) -> Array:
         """Set U = 0 and E = 0, but where a norm of T is beyond `cap`, the E that takes it back.

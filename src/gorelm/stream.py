@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from gorelm.factor import Factor, GramSum
+from gorelm.factor import GramSum
 from gorelm.hidden import HiddenLayer
-from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.rows import Rows, cut, factor_for
+from gorelm.rows import Rows, cut
 from gorelm.scaling import Scaling
 
 __all__ = ["HiddenBlocks", "RowBlocks", "StreamedRows"]
@@ -319,15 +318,15 @@ class StreamedRows(Rows):
     ) -> None:
         super().__init__(H, T, omega, observed, HtT=np.empty((0, 0)))  # type: ignore[arg-type]
 
-    def factor(self, like: Problem) -> Factor:
+    def moments(self) -> tuple[Array, Array]:
         """Sum up H'H and H'T in one pass."""
         total = GramSum(self.shape[1])
-        self.HtT = np.zeros((self.shape[1], self.shape[2]))
+        HtT = np.zeros((self.shape[1], self.shape[2]))
         for rows, h in self.H:
             h = h.astype(np.float64, copy=False)
             total.add(h)
-            self.HtT += h.T @ self.T[rows]
-        return factor_for(like)(total.G)
+            HtT += h.T @ self.T[rows]
+        return total.G, HtT
 
     def _pass(self, n_columns: int, H: Array | None = None) -> Iterator[tuple[slice, Array]]:
         for where, h in self.H:

@@ -21,7 +21,7 @@ from gorelm.diagnostics import outlier_threshold
 from gorelm.estimators.design import (
     Design,
     Mask,
-    row_norms,
+    row_scores,
     usable_rows,
     validate_targets,
 )
@@ -155,9 +155,10 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _score(self, residuals: Array, T: Array, rows: Any, w: Array, size: float) -> None:
         """Judge all rows by their residuals; `rows` of weight `w` and typical norm `size` count."""
-        # Rows are compared as if all their targets were known.
-        share_known = (~np.isnan(T)).mean(axis=1)
-        self.outlier_scores_ = row_norms(residuals) / np.sqrt(np.where(share_known, share_known, 1))
+        self._judge(row_scores(residuals, T), rows, w, size)
+
+    def _judge(self, scores: Array, rows: Any, w: Array, size: float) -> None:
+        self.outlier_scores_ = scores
         # A model that passes through most rows leaves rounding, and rounding has no outliers.
         self.outlier_threshold_ = max(outlier_threshold(self.outlier_scores_[rows], w), 1e-4 * size)
         self.outlier_mask_ = self.outlier_scores_ > self.outlier_threshold_

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm.estimators.base import IterativeELM, SizedELM, parameters
+from gorelm.estimators.base import BaseELM, IterativeELM, SizedELM, parameters
 from gorelm.estimators.design import typical_size, usable_rows, validate_targets
 from gorelm.hidden import ACTIVATIONS
 from gorelm.prox import Array
@@ -35,7 +35,11 @@ class LargeELM(SizedELM, IterativeELM):
     memory_budget: float | str | None = None
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        if isinstance(X, RowBlocks):
+        if is_dask(X):
+            from gorelm.backends.dask import fit
+
+            fit(self, X, y, sample_weight)
+        elif isinstance(X, RowBlocks):
             self._take_names(X)
             T, w = validate_targets(self, X, y, sample_weight)
             self._fit_blocks(X, T, w, in_bytes(self.memory_budget))
@@ -70,18 +74,27 @@ class LargeELM(SizedELM, IterativeELM):
         self._remember(self._weights_of(found))
         self._score(self._residuals(X, T), T, used, w_used, size)
 
-    def _require_streamable(self) -> None:
+    def _require_streamable(self, remedy: str = "raise memory_budget") -> None:
         if ACTIVATIONS[self.activation].radial:
             raise ValueError(
                 f"{self.activation!r} nodes take rows of the data as centres, which needs all of "
-                "H in memory: use another activation, or raise memory_budget"
+                f"H in memory: use another activation, or {remedy}"
             )
 
-    def _take_names(self, X: RowBlocks) -> None:
+    def _take_names(self, X: Any) -> None:
         self.n_features_in_ = X.shape[1]
         self.__dict__.pop("feature_names_in_", None)
         if X.feature_names is not None:
             self.feature_names_in_ = np.array(X.feature_names, dtype=object)
+
+    def predict(self, X: Any) -> Any:  # noqa: D102 (as inherited, and lazily for dask collections)
+        if is_dask(X):
+            from gorelm.backends.dask import predict
+
+            return predict(self, X)
+        return super().predict(X)
+
+    predict.__doc__ = BaseELM.predict.__doc__
 
     def _validate_new(self, X: Any) -> Any:
         if not isinstance(X, RowBlocks):
@@ -104,6 +117,11 @@ class LargeELM(SizedELM, IterativeELM):
         for rows, x in X:
             out[rows] = super()._outputs(x)
         return out
+
+
+def is_dask(X: Any) -> bool:
+    """Whether X is a dask collection, without importing dask to find out."""
+    return "dask" in type(X).__module__ and hasattr(X, "__dask_graph__")
 
 
 def in_bytes(budget: float | str | None) -> float:

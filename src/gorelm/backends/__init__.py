@@ -1,0 +1,1 @@
+"""Other places for the rows of a fit than the memory of one process."""

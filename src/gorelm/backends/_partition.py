@@ -280,14 +280,15 @@ class Holder:
         try:
             command = self._completed(request.command)
             sums = PartialSums(self._n_partitions, command.merge)
-            parts = [self._at(number, request.clock) for number in request.partitions]
+            parts = [self.at(number, request.clock) for number in request.partitions]
             for part, value in zip(parts, self._map(lambda p: p.do(command), parts), strict=True):
                 sums.put((0, part.number), value)
         except Exception as error:
             return Failure.of(error)
         return Reply(sums.nodes, time.perf_counter() - start)
 
-    def _at(self, number: int, clock: int) -> Partition:
+    def at(self, number: int, clock: int) -> Partition:
+        """Return a partition, which must have gone through so many changes."""
         part = self.partitions[number]
         if part.clock != clock:
             raise RuntimeError(
@@ -337,10 +338,10 @@ def load(name: str, number: int, dtype: Any, x: Any, t: Any, w: Any) -> None:
     _HOLDERS[name].partitions[number] = Partition(number, X, T, weights)
 
 
-def snapshot(name: str) -> dict[int, tuple[int, Array, Array]]:
-    """Return clock, E and U of every partition of a holder of this worker (a task)."""
-    parts = _HOLDERS[name].partitions
-    return {n: (part.clock, part.rows.E, part.rows.U) for n, part in parts.items()}
+def snapshot(name: str, numbers: list[int], clock: int) -> dict[int, tuple[int, Array, Array]]:
+    """Return clock, E and U of partitions of a holder of this worker (a task)."""
+    parts = [_HOLDERS[name].at(number, clock) for number in numbers]
+    return {part.number: (clock, part.rows.E, part.rows.U) for part in parts}
 
 
 def copied(snapshot: dict[int, tuple[int, Array, Array]]) -> dict[int, tuple[int, Array, Array]]:

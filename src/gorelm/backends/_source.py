@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
-__all__ = ["DaskSource"]
+__all__ = ["DaskSource", "Partitioned"]
+
+
+class Partitioned:
+    """Inputs in this process's memory, to be fitted by the workers of a cluster.
+
+    Parameters
+    ----------
+    X : array or pandas frame (N, d)
+        Inputs.
+    n_partitions : int
+        Number of partitions.
+    """
+
+    def __init__(self, X: Any, n_partitions: int) -> None:
+        self.values = X if hasattr(X, "iloc") else np.asarray(X)
+        self.shape, self.ndim = self.values.shape, self.values.ndim
+        count = min(n_partitions, max(self.shape[0], 1))
+        self.ends = np.linspace(0, self.shape[0], count + 1).astype(int).tolist()
+
+    @property
+    def npartitions(self) -> int:
+        """Number of partitions."""
+        return len(self.ends) - 1
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self.values, dtype=dtype, copy=copy)
 
 
 class DaskSource:
@@ -14,7 +44,7 @@ class DaskSource:
 
     Parameters
     ----------
-    X : dask array (N, d) or dask dataframe
+    X : dask array (N, d), dask dataframe or `Partitioned`
         Inputs; its partitions are those of the fit.
     y : dask array, dataframe or series; or NumPy array, pandas frame or series
         Targets.
@@ -37,11 +67,12 @@ class DaskSource:
         if np.ndim(X) != 2:
             raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
         self.shape = (None, len(X.columns) if _is_frame(X) else int(X.shape[1]))
-        self.feature_names = _names(X)
-        self.dtype = _precision(X)
+        values = X.values if isinstance(X, Partitioned) else X
+        self.feature_names, self.dtype = _names(values), _precision(values)
         self.one_target = np.ndim(y) == 1
-        X = X if _is_frame(X) else X.rechunk({1: -1})
-        X_parts = _delayed(X)
+        if hasattr(X, "chunks"):
+            X = X.rechunk({1: -1})
+        X_parts = _sliced(X.values, X.ends) if isinstance(X, Partitioned) else _delayed(X)
         y_parts = _aligned(y, X, len(X_parts), "y")
         w_parts: list[Any] = [None] * len(X_parts)
         if sample_weight is not None:
@@ -51,18 +82,44 @@ class DaskSource:
     def __len__(self) -> int:
         return len(self._parts)
 
-    def futures(self, client: Any, numbers: list[int]) -> list[tuple[Any, Any, Any]]:
-        """Return the inputs, targets and weights (or None) of some partitions as futures."""
-        wanted = [part for n in numbers for part in self._parts[n] if part is not None]
-        ready = iter(client.compute(wanted))
-        return [
-            tuple(None if part is None else next(ready) for part in self._parts[n])  # type: ignore[misc]
-            for n in numbers
-        ]
+    def futures(
+        self, client: Any, places: dict[int, str], *, direct: bool
+    ) -> dict[int, tuple[Any, ...]]:
+        """Return the inputs, targets and weights (or None) of some partitions as futures.
+
+        Parameters
+        ----------
+        client : distributed.Client
+            Connection to the cluster.
+        places : dict
+            Of the partitions wanted, the addresses of the workers that want them.
+        direct : bool
+            Whether workers can be reached without the scheduler.
+        """
+        from dask import is_dask_collection
+
+        lazy = [p for n in places for p in self._parts[n] if is_dask_collection(p)]
+        # Only workers of the crew are asked: another one may hang.
+        workers = sorted(set(places.values()))
+        ready = iter(client.compute(lazy, workers=workers, allow_other_workers=False))
+
+        def future(part: Any, place: str) -> Any:
+            if part is None:
+                return None
+            if is_dask_collection(part):
+                return next(ready)
+            return client.scatter(part, workers=[place], hash=False, direct=direct)
+
+        return {n: tuple(future(p, place) for p in self._parts[n]) for n, place in places.items()}
+
+
+def _sliced(values: Any, ends: list[int]) -> list[Any]:
+    rows = values.iloc if hasattr(values, "iloc") else values
+    return [rows[start:stop] for start, stop in pairwise(ends)]
 
 
 def _is_frame(collection: Any) -> bool:
-    return hasattr(collection, "map_partitions") and hasattr(collection, "columns")
+    return hasattr(collection, "columns")
 
 
 def _names(X: Any) -> list[str] | None:
@@ -87,16 +144,17 @@ def _delayed(collection: Any) -> list[Any]:
 
 def _aligned(values: Any, X: Any, n_partitions: int, name: str) -> list[Any]:
     """Return the parts of `values` that belong to the partitions of X."""
-    import dask
-    import dask.array as da
+    from dask import is_dask_collection
 
-    if not dask.is_dask_collection(values):  # in memory here
-        values = np.asarray(values)
-        lengths = _lengths(X)
-        if sum(lengths) != len(values):
-            raise ValueError(f"X has {sum(lengths)} rows, {name} has {len(values)}")
-        values = da.from_array(values, chunks=(tuple(lengths), *values.shape[1:]))
-    elif hasattr(values, "chunks"):
+    if not is_dask_collection(values):
+        values = values if hasattr(values, "iloc") else np.asarray(values)
+        ends = X.ends if isinstance(X, Partitioned) else [0, *accumulate(_lengths(X))]
+        if ends[-1] != len(values):
+            raise ValueError(f"X has {ends[-1]} rows, {name} has {len(values)}")
+        return _sliced(values, ends)
+    if isinstance(X, Partitioned):
+        raise TypeError(f"{name} is a dask collection, but X is in memory; use the same for both")
+    if hasattr(values, "chunks"):
         if values.ndim > 1:
             values = values.rechunk({1: -1})
         known = not (_is_frame(X) or np.isnan(X.shape[0]) or np.isnan(values.shape[0]))

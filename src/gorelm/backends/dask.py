@@ -9,15 +9,15 @@ whatever the partitioning. See `from_arrays` for rows that are in this process's
 from __future__ import annotations
 
 from copy import copy
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from gorelm.backends._crew import Crew, Options
+from gorelm.backends._crew import Crew
 from gorelm.backends._partition import largest
 from gorelm.backends._rows import DaskRows
-from gorelm.backends._source import DaskSource
+from gorelm.backends._source import DaskSource, Partitioned
+from gorelm.backends._staff import Options
 from gorelm.prox import Array
 from gorelm.quantiles import weighted_quantiles
 from gorelm.scaling import Scaling
@@ -111,9 +111,9 @@ def from_arrays(
     client: Any = None,
     n_partitions: int | None = None,
 ) -> tuple[Any, ...]:
-    """Send rows in this process's memory to the workers of a cluster.
+    """Mark rows in this process's memory as to be fitted by the workers of a cluster.
 
-    Every partition is put on two workers, so that it outlives one of them.
+    Partitions are sent to their workers when the fit begins, and again if one is lost.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def from_arrays(
 
     Returns
     -------
-    X, y : dask collections
+    X, y : object
         To pass to `fit`; with `sample_weight`, that is the third.
 
     Examples
@@ -141,46 +141,20 @@ def from_arrays(
     >>> from gorelm.datasets import make_multitarget
     >>> data = make_multitarget(400, outlier_ratio=0.2, random_state=0)
     >>> with Client(n_workers=2, processes=False, dashboard_address=None) as client:
-    ...     X, y = from_arrays(data.X, data.T, client=client)
+    ...     X, y = from_arrays(data.X, data.T, n_partitions=4)
     ...     model = GORELMRegressor(lam=0.1, n_hidden=50, random_state=0).fit(X, y)
-    ...     predicted = model.predict(X).compute()
-    >>> predicted.shape
+    >>> model.predict(data.X).shape
     (400, 3)
     """
     client = _active_client() if client is None else client
-    threads = client.nthreads()
-    if not threads:
-        raise RuntimeError("the cluster has no worker to send rows to; start some")
-    count = sum(threads.values()) if n_partitions is None else n_partitions
+    count = sum(client.nthreads().values()) if n_partitions is None else n_partitions
     if count < 1:
-        raise ValueError(f"n_partitions={n_partitions} is not positive")
-    lengths = {len(values) for values in (X, y, sample_weight) if values is not None}
-    if len(lengths) > 1:
-        raise ValueError(f"X, y and sample_weight differ in their numbers of rows: {lengths}")
-    (n_rows,) = lengths
-    ends = np.linspace(0, n_rows, min(count, max(n_rows, 1)) + 1).astype(int)
-    copies = min(2, len(threads))
-    given = (X, y) if sample_weight is None else (X, y, sample_weight)
-    return tuple(_spread(values, ends, client, copies) for values in given)
-
-
-def _spread(values: Any, ends: Any, client: Any, copies: int) -> Any:
-    import dask.array as da
-    import dask.dataframe as dd
-    from dask import delayed
-
-    is_frame = hasattr(values, "iloc")
-    values = values if is_frame else np.asarray(values)
-    cut = values.iloc if is_frame else values
-    slices = [slice(a, b) for a, b in pairwise(ends)]
-    futures = client.scatter([cut[rows] for rows in slices], broadcast=copies, hash=False)
-    if is_frame:
-        return dd.from_delayed([delayed(f) for f in futures], meta=cut[:0], verify_meta=False)
-    blocks = [
-        da.from_delayed(delayed(future), (rows.stop - rows.start, *values.shape[1:]), values.dtype)
-        for future, rows in zip(futures, slices, strict=True)
-    ]
-    return da.concatenate(blocks)
+        raise ValueError(
+            "the cluster has no worker to count threads of; give n_partitions"
+            if n_partitions is None
+            else f"n_partitions={n_partitions} is not positive"
+        )
+    return tuple(v for v in (Partitioned(X, count), y, sample_weight) if v is not None)
 
 
 def _active_client() -> Any:

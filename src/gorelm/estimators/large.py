@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm.backends._source import Partitioned
 from gorelm.estimators.base import BaseELM, IterativeELM, SizedELM, parameters
 from gorelm.estimators.design import typical_size, usable_rows, validate_targets
 from gorelm.hidden import ACTIVATIONS
@@ -35,7 +36,7 @@ class LargeELM(SizedELM, IterativeELM):
     memory_budget: float | str | None = None
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        if is_dask(X):
+        if is_dask(X) or isinstance(X, Partitioned):
             from gorelm.backends.dask import fit
 
             fit(self, X, y, sample_weight)

@@ -3,10 +3,13 @@
     python benchmarks/cluster.py [--workers 2] [--rows 20000] [--iterations 60] [--repeats 3]
     python benchmarks/cluster.py --plot out/dask.png     # the picture of docs/results/dask.csv
 
+The sweep ends with the memory that the workers' processes take beyond what they had before.
+
 The time of an iteration is that from one step of the rows to the next, everything between them
 included (solving for the weights, certificates, checkpoints). The row work is that of the slowest
 worker, measured on the worker; what is left is the overhead: messages, and the coordinator's share.
-Medians over the iterations, then over repeats.
+Medians over the iterations, then over repeats; of the overhead also the tenth percentile, which a
+machine with other things to do hardly touches.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import csv
 import logging
 import os
+import resource
 import time
 import warnings
 from pathlib import Path
@@ -31,7 +35,8 @@ from gorelm.backends.dask import from_arrays  # noqa: E402
 
 N_HIDDEN, N_TARGETS, N_INPUTS = 500, 8, 20
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "dask.csv"
-COLUMNS = ("sweep", "n_rows", "n_partitions", "n_workers", "iteration", "row_work", "overhead")
+MEASURED = ("iteration", "row_work", "overhead", "overhead_10")
+COLUMNS = ("sweep", "n_rows", "n_partitions", "n_workers", *MEASURED)
 
 
 class Steps(logging.Handler):
@@ -57,8 +62,8 @@ def data(n_rows: int) -> tuple[Any, Any]:
     return X, T
 
 
-def measure(n_rows: int, n_partitions: int, iterations: int) -> tuple[float, float, float]:
-    """Return median seconds of an iteration, of its row work, and of the rest."""
+def measure(n_rows: int, n_partitions: int, iterations: int) -> list[float]:
+    """Return seconds of an iteration, of its row work, and of the rest (median and decile)."""
     steps, logger = Steps(), logging.getLogger("gorelm.dask")
     logger.addHandler(steps)
     logger.setLevel(logging.DEBUG)
@@ -73,7 +78,24 @@ def measure(n_rows: int, n_partitions: int, iterations: int) -> tuple[float, flo
     finally:
         logger.removeHandler(steps)
     took, work = np.diff(steps.ends)[3:], np.array(steps.work)[4:]
-    return tuple(float(np.median(values)) for values in (took, work, took - work))  # type: ignore[return-value]
+    medians = [float(np.median(values)) for values in (took, work, took - work)]
+    return [*medians, float(np.quantile(took - work, 0.1))]
+
+
+def memory(client: Any, n_rows: int, n_partitions: int) -> tuple[float, float]:
+    """Return the bytes that a worker's process grew by at most, and what the guide's formula says.
+
+    One worker holds n of the rows: n (L + d) numbers of H and X; 9 n m of targets, E, U, what a
+    certificate takes and the copy of a neighbour's E and U; 3 L^2 while H'H is summed up.
+    """
+    import psutil
+
+    before = client.run(lambda: psutil.Process().memory_info().rss)
+    measure(n_rows, n_partitions, 45)
+    after = client.run(lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    n = n_rows / len(before)
+    formula = 8 * (n * (N_HIDDEN + N_INPUTS) + 9 * n * N_TARGETS + 3 * N_HIDDEN**2)
+    return max(after[worker] - before[worker] for worker in before), formula
 
 
 def run(workers: int, n_rows: int, iterations: int, repeats: int) -> list[dict[str, Any]]:
@@ -84,7 +106,7 @@ def run(workers: int, n_rows: int, iterations: int, repeats: int) -> list[dict[s
     records = []
     with (
         LocalCluster(workers, threads_per_worker=1, processes=True, dashboard_address=None) as here,
-        Client(here),
+        Client(here) as client,
     ):
         measure(2000, workers, 10)  # workers import what they need
         for sweep, rows, partitions in cases:
@@ -98,6 +120,9 @@ def run(workers: int, n_rows: int, iterations: int, repeats: int) -> list[dict[s
                 + " |",
                 flush=True,
             )
+        grown, formula = memory(client, 4 * n_rows, 2 * workers)
+        print(f"\nmemory of a worker at {4 * n_rows} rows: {grown / 1e6:.0f} MB", end="")
+        print(f" (the formula: {formula / 1e6:.0f} MB)")
     return records
 
 
@@ -121,10 +146,10 @@ def plot(records: list[dict[str, Any]]) -> Any:
 
     a, b = cost_model(records)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
-    for axis, sweep, key in zip(axes, ("rows", "partitions"), ("n_rows", "n_partitions")):
+    for axis, sweep in zip(axes, ("rows", "partitions"), strict=True):
         chosen = [r for r in records if r["sweep"] == sweep]
-        x = np.array([int(r[key]) for r in chosen])
-        for name in ("iteration", "row_work", "overhead"):
+        x = np.array([int(r[f"n_{sweep}"]) for r in chosen])
+        for name in MEASURED[:3]:
             axis.plot(x, [1e3 * float(r[name]) for r in chosen], "o-", label=name.replace("_", " "))
         axis.set_xlabel(sweep)
         if sweep == "rows":
@@ -152,8 +177,8 @@ def main() -> None:
     print(
         f"L = {N_HIDDEN}, m = {N_TARGETS}, {options.workers} worker processes; ms per iteration\n"
     )
-    print("| sweep | rows | partitions | iteration | row work | overhead |")
-    print("|---|---|---|---|---|---|")
+    print("| sweep | rows | partitions | iteration | row work | overhead | its tenth percentile |")
+    print("|---|---|---|---|---|---|---|")
     records = run(options.workers, options.rows, options.iterations, options.repeats)
     with RESULTS.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

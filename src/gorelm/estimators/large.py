@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from gorelm.backends._source import Partitioned
-from gorelm.estimators.base import BaseELM, IterativeELM, SizedELM, parameters
+from gorelm.estimators.base import IterativeELM, SizedELM, parameters
 from gorelm.estimators.design import typical_size, usable_rows, validate_targets
 from gorelm.hidden import ACTIVATIONS
 from gorelm.prox import Array
@@ -88,14 +88,25 @@ class LargeELM(SizedELM, IterativeELM):
         if X.feature_names is not None:
             self.feature_names_in_ = np.array(X.feature_names, dtype=object)
 
-    def predict(self, X: Any) -> Any:  # noqa: D102 (as inherited, and lazily for dask collections)
+    def predict(self, X: Any) -> Any:
+        """Predict the targets of new rows.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, RowBlocks or dask collection of shape (n_samples, n_features)
+            Inputs.
+
+        Returns
+        -------
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Predictions, in the shape that y had; for a dask collection a dask array in its
+            partitions, computed when it is asked for.
+        """
         if is_dask(X):
             from gorelm.backends.dask import predict
 
             return predict(self, X)
         return super().predict(X)
-
-    predict.__doc__ = BaseELM.predict.__doc__
 
     def _validate_new(self, X: Any) -> Any:
         if not isinstance(X, RowBlocks):

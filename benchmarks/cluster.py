@@ -105,7 +105,7 @@ def run(workers: int, n_rows: int, iterations: int, repeats: int) -> list[dict[s
     cases += [("rows", n_rows * k // 4, 2 * workers) for k in (1, 2, 4, 8)]
     records = []
     with (
-        LocalCluster(workers, threads_per_worker=1, processes=True, dashboard_address=None) as here,
+        LocalCluster(workers, threads_per_worker=1, processes=True, dashboard_address=":0") as here,
         Client(here) as client,
     ):
         measure(2000, workers, 10)  # workers import what they need

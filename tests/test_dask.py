@@ -2,12 +2,15 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +38,7 @@ from gorelm.backends._crew import Crew  # noqa: E402
 from gorelm.backends._partition import Holder, PartialSums, add  # noqa: E402
 
 N_ROWS, N_HIDDEN = 900, 60
-LOCAL = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+LOCAL = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
 SAME = 1e-10  # relative, for equal iterates in float64
 
 METHODS = {
@@ -273,6 +276,18 @@ def test_parquet_to_predictions(threads: Any, tmp_path: Any) -> None:
     rows = dd.read_parquet(tmp_path / "rows")
     spread = model().fit(rows[names[:-3]], rows[names[-3:]])
     assert_same(model().fit(frame[names[:-3]], frame[names[-3:]]), spread)
+
+
+def test_the_guide_runs(threads: Any) -> None:
+    guide = (Path(__file__).parents[1] / "docs" / "guide" / "cluster.rst").read_text("utf-8")
+    blocks = re.findall(r"code-block:: python\n\n(.*?)(?=\n\S)", guide, flags=re.S)
+    code = "\n".join(textwrap.dedent(block) for block in blocks)
+    own = "Client(n_workers=2, threads_per_worker=1)"
+    assert own in code
+    names: dict[str, Any] = {"the_one_of_this_test": threads}
+    exec(code.replace(own, "the_one_of_this_test"), names)
+    assert names["model"].dual_gap_ <= 1e-3
+    assert_same(model(n_hidden=100).fit(names["data"].X, names["data"].T), names["model"])
 
 
 # -- refusals ------------------------------------------------------------------------------------
@@ -541,7 +556,7 @@ def test_a_closed_cluster() -> None:
 def test_a_cluster_without_workers() -> None:
     X, T, _ = table()
     with (
-        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
         dask.config.set({"gorelm.worker-timeout": "1s"}),
     ):

@@ -140,7 +140,7 @@ def from_arrays(
     >>> from gorelm.backends.dask import from_arrays
     >>> from gorelm.datasets import make_multitarget
     >>> data = make_multitarget(400, outlier_ratio=0.2, random_state=0)
-    >>> with Client(n_workers=2, processes=False, dashboard_address=None) as client:
+    >>> with Client(n_workers=2, processes=False, dashboard_address=":0") as client:
     ...     X, y = from_arrays(data.X, data.T, n_partitions=4)
     ...     model = GORELMRegressor(lam=0.1, n_hidden=50, random_state=0).fit(X, y)
     >>> model.predict(data.X).shape

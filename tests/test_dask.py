@@ -1,5 +1,6 @@
 """Rows on a Dask cluster: the iterates of one machine, whatever happens to the workers."""
 
+import functools
 import os
 import random
 import re
@@ -19,9 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from gorelm import GORELMRegressor, GRELMRegressor, ORELMRegressor, RELMRegressor
+from gorelm import GORELMRegressor, GRELMRegressor, ORELMRegressor, RELMRegressor, admm
 from gorelm.datasets import make_multitarget
-from gorelm.rows import Rows
+from gorelm.problem import Problem
+from gorelm.rows import Moves, Rows
 from gorelm.scaling import Scaling
 
 pytest.importorskip("dask.array", reason="dask is not installed")
@@ -35,7 +37,7 @@ import pandas as pd  # noqa: E402
 from gorelm.backends import _crew, _staff  # noqa: E402
 from gorelm.backends import dask as backend  # noqa: E402
 from gorelm.backends._crew import Crew  # noqa: E402
-from gorelm.backends._partition import Holder, PartialSums, add  # noqa: E402
+from gorelm.backends._partition import Holder, PartialSums, add, reach_and_sum  # noqa: E402
 
 N_ROWS, N_HIDDEN = 900, 60
 LOCAL = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
@@ -205,16 +207,60 @@ def test_sums_are_the_same_bits_whoever_adds_up(data: Any, n_partitions: int) ->
     )
     alone = PartialSums(n_partitions, add)
     for number in range(n_partitions):
-        alone.put((0, number), values[number])
+        alone.put((0, number), ([number], values[number]))
     joined = PartialSums(n_partitions, add)
     for holder in data.draw(st.permutations(range(4)), label="order"):
         sums = PartialSums(n_partitions, add)
         for number in np.flatnonzero(np.array(holders) == holder):
-            sums.put((0, int(number)), values[number])
+            sums.put((0, int(number)), ([int(number)], values[number]))
         for node, value in sums.nodes.items():
             joined.put(node, value)
     assert joined.total == alone.total
-    np.testing.assert_allclose(alone.total, values.sum(), atol=1e-6)
+    numbers, total = alone.total
+    assert numbers == list(range(n_partitions))
+    np.testing.assert_allclose(total, values.sum(), atol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_answers_of_partitions_come_to_that_of_all_rows(sparse: bool) -> None:
+    rng = np.random.default_rng(3)
+    H, T, omega = rng.random((50, 6)), rng.standard_normal((50, 2)), rng.uniform(1, 2, 50)
+    observed = rng.random(T.shape) < 0.9
+    A, B = rng.standard_normal((2, 6, 2, 2))
+    two = np.array([1.0, 3.0])
+    problem = Problem("l21", 1.0, two if sparse else 0.0, two)
+    pieces = [slice(0, 7), slice(7, 30), slice(30, 50)]
+    every = slice(None)
+    rows = [Rows(H[p], T[p], omega[p], observed[p]) for p in (every, *pieces)]
+    calls = [
+        ("norm_summary", (problem,), {}, add),
+        ("moments", (), {}, add),
+        ("start", (problem, 0.5), {}, add),
+        ("step", (B, problem, two, 1.6), {"cap": two, "measure": True}, add),
+        ("step", (A, problem, two, 1.6), {"cap": two}, add),
+        ("inner", (), {}, add),
+        ("pull", (every,), {}, add),
+        ("corrected", (0.1 * A, every, problem, two), {}, reach_and_sum),
+        ("loss", (B, problem, two), {}, add),
+        ("residual_sums", (B,), {}, add),
+        ("TT", (), {}, add),
+    ]
+    for method, args, options, merge in calls:
+        whole, *parts = [getattr(r, method)(*args, **options) for r in rows]
+        expected, joined = _numbers(whole), _numbers(functools.reduce(merge, parts))
+        assert len(expected) == len(joined), method
+        np.testing.assert_allclose(joined, expected, rtol=1e-12, atol=1e-12, err_msg=method)
+
+
+def _numbers(answer: Any) -> list[float]:
+    """Return all numbers of an answer, however it is nested."""
+    if answer is None:
+        return []
+    if isinstance(answer, Moves):
+        answer = tuple(vars(answer).values())
+    if isinstance(answer, tuple):
+        return [number for part in answer for number in _numbers(part)]
+    return list(np.ravel(answer))
 
 
 # -- inputs and outputs --------------------------------------------------------------------------
@@ -386,16 +432,31 @@ def kill(client: Any, count: int = 1, how: int = signal.SIGKILL) -> list[int]:
     return pids
 
 
-FAULT = {"tol": 1e-6}
+FAULT = {"tol": 1e-6, "lam": 0.01}
+
+
+@contextmanager
+def restless_penalties() -> Iterator[None]:
+    """Have every adaptation change rho, and so U, which a lost partition must not miss."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admm, "WORTHWHILE", 1.0)
+        yield
 
 
 @pytest.fixture(scope="module")
 def undisturbed(client_of_processes: Any) -> tuple[GORELMRegressor, list[str]]:
     X, T, _ = table()
-    with client_of_processes.as_current(), before_command(-1, lambda: None) as names:
+    with (
+        client_of_processes.as_current(),
+        restless_penalties(),
+        before_command(-1, lambda: None) as names,
+    ):
         fitted = model(**FAULT).fit(chunked(X, 4), chunked(T, 4))
     assert fitted.converged_
-    assert names.count("step") > 30  # so that there is a checkpoint before the last
+    assert names.count("step") > 45  # so that there are checkpoints, at 20 and at 40,
+    assert names[: names.index("rescale")].count("step") == 40  # and an adaptation after one
+    rhos = [record["rho"] for record in fitted.history_]
+    assert len(set(rhos)) > 1
     return fitted, names
 
 
@@ -410,7 +471,7 @@ def test_a_killed_worker_does_not_change_the_answer(
     X, T, _ = table()
     number = {
         "before the first iteration": 0,
-        "middle": names.index("step") + 28,
+        "middle": names.index("rescale") + 3,
         "random": random.randrange(len(names)),
         "end": len(names) - 1,
     }[moment]
@@ -418,7 +479,7 @@ def test_a_killed_worker_does_not_change_the_answer(
         monkeypatch.setattr(_crew, "_LOG_BYTES", 0)
     spread = model(**FAULT)
     two_workers(processes)
-    with before_command(number, lambda: kill(processes)):
+    with restless_penalties(), before_command(number, lambda: kill(processes)):
         spread.fit(chunked(X, 4), chunked(T, 4))
     assert spread.converged_, number
     assert spread.dual_gap_ <= spread.tol
@@ -434,7 +495,8 @@ def test_all_workers_killed_at_once(
     reference, names = undisturbed
     X, T, _ = table()
     two_workers(processes)
-    with before_command(names.index("step") + 22, lambda: kill(processes, count=2)):
+    both = functools.partial(kill, processes, count=2)
+    with restless_penalties(), before_command(names.index("rescale") + 2, both):
         spread = model(**FAULT).fit(chunked(X, 4), chunked(T, 4))
     np.testing.assert_array_equal(spread.coef_, reference.coef_)
 
@@ -449,6 +511,7 @@ def test_a_worker_that_hangs_is_given_up(
     try:
         with (
             dask.config.set({"gorelm.call-timeout": "3s"}),
+            restless_penalties(),
             before_command(
                 names.index("step") + 5, lambda: hung.extend(kill(processes, how=signal.SIGSTOP))
             ),
@@ -468,7 +531,7 @@ def test_rows_sent_from_memory_outlive_a_worker_that_nobody_restarts(
     two_workers(processes)
     processes.run(lambda dask_worker: setattr(dask_worker, "auto_restart", False), nanny=True)
     parts = backend.from_arrays(X, T, client=processes, n_partitions=4)
-    with before_command(names.index("step") + 9, lambda: kill(processes)):
+    with restless_penalties(), before_command(names.index("step") + 9, lambda: kill(processes)):
         spread = model(**FAULT).fit(*parts)
     assert len(processes.nthreads()) == 1
     np.testing.assert_array_equal(spread.coef_, reference.coef_)

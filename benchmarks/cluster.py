@@ -3,7 +3,7 @@
     python benchmarks/cluster.py [--workers 2] [--rows 20000] [--iterations 60] [--repeats 3]
     python benchmarks/cluster.py --plot out/dask.png     # the picture of docs/results/dask.csv
 
-The sweep ends with the memory that the workers' processes take beyond what they had before.
+It also prints the memory that workers take in a fit beyond what their processes had before.
 
 The time of an iteration is that from one step of the rows to the next, everything between them
 included (solving for the weights, certificates, checkpoints). The row work is that of the slowest
@@ -109,6 +109,7 @@ def run(workers: int, n_rows: int, iterations: int, repeats: int) -> list[dict[s
         Client(here) as client,
     ):
         measure(2000, workers, 10)  # workers import what they need
+        grown, formula = memory(client, 4 * n_rows, 2 * workers)
         for sweep, rows, partitions in cases:
             figures = [measure(rows, partitions, iterations) for _ in range(repeats)]
             medians = np.median(figures, axis=0)
@@ -120,9 +121,8 @@ def run(workers: int, n_rows: int, iterations: int, repeats: int) -> list[dict[s
                 + " |",
                 flush=True,
             )
-        grown, formula = memory(client, 4 * n_rows, 2 * workers)
-        print(f"\nmemory of a worker at {4 * n_rows} rows: {grown / 1e6:.0f} MB", end="")
-        print(f" (the formula: {formula / 1e6:.0f} MB)")
+    print(f"\nmemory of a worker at {4 * n_rows} rows: {grown / 1e6:.0f} MB", end="")
+    print(f" (the formula: {formula / 1e6:.0f} MB)")
     return records
 
 

@@ -501,6 +501,37 @@ def test_all_workers_killed_at_once(
     np.testing.assert_array_equal(spread.coef_, reference.coef_)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_losses_at_any_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while an earlier loss is being mended, of requests done and not done, of copies."""
+    rng, lost = random.Random(seed), list[str]()
+    answer, has = _staff.Staff._answer, _crew._Checkpoint.has
+
+    async def unreliable(staff: Any, member: Any, request: Any) -> Any:
+        fate = rng.random()
+        if fate < 0.96 or len(lost) == 4:
+            return await answer(staff, member, request)
+        lost.append(request.command.method)
+        if fate < 0.98:
+            await answer(staff, member, request)
+        return None
+
+    X, T, _ = table(300)
+    steady = model(n_hidden=20, tol=1e-5).fit(X, T)
+    monkeypatch.setattr(_staff, "_NOTICED", 0.0)
+    monkeypatch.setattr(_staff.Staff, "_answer", unreliable)
+    monkeypatch.setattr(_crew._Checkpoint, "has", lambda *a: has(*a) and rng.random() < 0.7)
+    local = {**LOCAL, "n_workers": 6}
+    with (
+        distributed.LocalCluster(**local, processes=False) as cluster,
+        distributed.Client(cluster),
+        dask.config.set({"gorelm.checkpoint-every": 3}),
+    ):
+        spread = model(n_hidden=20, tol=1e-5).fit(chunked(X, 9), chunked(T, 9))
+    assert lost
+    assert_same(steady, spread)
+
+
 def test_a_worker_that_hangs_is_given_up(
     processes: Any, undisturbed: tuple[GORELMRegressor, list[str]]
 ) -> None:

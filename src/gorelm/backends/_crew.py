@@ -112,16 +112,24 @@ class Crew:
         command = Command(method, args, merge, changes, lasts)
         start, slowest = time.perf_counter(), 0.0
         sums = PartialSums(len(self._source), merge)
-        pending = set(range(len(self._source)))
-        while pending:
-            self._man_all_partitions()
-            shares = [(m, [n for n in m.partitions if n in pending]) for m in self._staff.members]
-            requests = [(m, Request(share, self._clock, command)) for m, share in shares if share]
-            for member, reply in self._staff.ask(requests):
-                for node, value in reply.nodes.items():
-                    sums.put(node, value)
-                pending.difference_update(member.partitions)
+        pending, behind = set(range(len(self._source))), set[int]()
+        while pending or behind:
+            made = self._man_all_partitions()
+            if changes:  # what had answered before it was lost has to do it again
+                behind |= made - pending
+            requests = [
+                (member, Request(share, self._clock, command))
+                for member in self._staff.members
+                for some in (pending, behind)
+                if (share := [number for number in member.partitions if number in some])
+            ]
+            for request, reply in self._staff.ask(requests):
                 slowest = max(slowest, reply.seconds)
+                if pending.issuperset(request.partitions):
+                    for node, value in reply.nodes.items():
+                        sums.put(node, value)
+                pending.difference_update(request.partitions)
+                behind.difference_update(request.partitions)
         if changes:
             self._log.append((self._clock, command))
             self._clock += 1
@@ -163,19 +171,24 @@ class Crew:
 
     # -- making partitions, and making them again ------------------------------------------------
 
-    def _man_all_partitions(self) -> None:
-        """See to it that all partitions are held by someone, and have gone through all changes."""
+    def _man_all_partitions(self) -> set[int]:
+        """See to it that all partitions are held by someone, and have gone through all changes.
+
+        Returns those that were made for it.
+        """
+        made = set[int]()
         while True:
             held = {number for member in self._staff.members for number in member.partitions}
             lost = [number for number in range(len(self._source)) if number not in held]
             if not lost:
-                return
+                return made
             self._staff.recruit()
             members = self._staff.members
             shares = _shares(lost, [len(member.partitions) for member in members])
             orders = [(m, share) for m, share in zip(members, shares, strict=True) if share]
             for member, share in self._caught_up(self._loaded(orders)):
                 member.partitions = sorted([*member.partitions, *share])
+                made.update(share)
 
     def _loaded(self, orders: Orders) -> Orders:
         """Have partitions brought to their workers; returns those of workers still there."""
@@ -246,8 +259,8 @@ class Crew:
 
     def _told(self, orders: Orders, clock: int, command: Command) -> Orders:
         requests = [(member, Request(share, clock, command)) for member, share in orders]
-        answered = [member for member, _ in self._staff.ask(requests)]
-        return [(member, share) for member, share in orders if member in answered]
+        answered = [request.partitions for request, _ in self._staff.ask(requests)]
+        return [(member, share) for member, share in orders if share in answered]
 
     def _restored(self, orders: Orders, past: _Checkpoint) -> bool:
         tasks = [

@@ -187,20 +187,20 @@ class Staff:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def ask(self, requests: list[tuple[Member, Request]]) -> list[tuple[Member, Reply]]:
+    def ask(self, requests: list[tuple[Member, Request]]) -> list[tuple[Request, Reply]]:
         """Send requests, and return the replies; members that do not reply are lost.
 
         Raises what went wrong in the work itself.
         """
         replies = self._client.sync(self._ask_all, requests)
-        answered: list[tuple[Member, Reply]] = []
+        answered: list[tuple[Request, Reply]] = []
         for (member, request), reply in zip(requests, replies, strict=True):
             if isinstance(reply, Failure):
                 raise_failure(reply, request.command.method, member.address)
-            elif reply is None:
+            elif reply is not None:
+                answered.append((request, reply))
+            elif member in self.members:
                 self.lose(member)
-            else:
-                answered.append((member, reply))
         return answered
 
     async def _ask_all(self, requests: list[tuple[Member, Request]]) -> list[Any]:

@@ -509,10 +509,10 @@ def test_losses_at_any_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def unreliable(staff: Any, member: Any, request: Any) -> Any:
         fate = rng.random()
-        if fate < 0.96 or len(lost) == 4:
+        if fate < 0.98 or len(lost) == 4:
             return await answer(staff, member, request)
         lost.append(request.command.method)
-        if fate < 0.98:
+        if fate < 0.99:
             await answer(staff, member, request)
         return None
 

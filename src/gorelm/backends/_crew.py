@@ -22,7 +22,6 @@ __all__ = ["Crew", "Source"]
 logger = logging.getLogger("gorelm.dask")
 
 _LOG_BYTES = 2**30  # of changes that the coordinator keeps, once there is a checkpoint
-_BELATED = 0.2  # seconds by which a worker's loss may be known later than that of its tasks
 
 Orders = list[tuple[Member, list[int]]]
 
@@ -193,7 +192,15 @@ class Crew:
     def _loaded(self, orders: Orders) -> Orders:
         """Have partitions brought to their workers; returns those of workers still there."""
         places = {number: member.address for member, share in orders for number in share}
-        parts = self._source.futures(self._client, places, direct=self._staff.is_direct)
+        try:
+            parts = self._source.futures(self._client, places, direct=self._staff.is_direct)
+        except (OSError, TimeoutError) as error:
+            gone = self._staff.gone([member for member, _ in orders])
+            if not gone:
+                raise RuntimeError(f"rows cannot be sent to the workers: {error}") from error
+            for member in gone:
+                self._staff.lose(member)
+            return []
         tasks = {
             member: [
                 self._staff.submit(
@@ -205,12 +212,11 @@ class Crew:
         }
         try:
             while not self._staff.finished([*itertools.chain(*tasks.values())], list(tasks)):
-                time.sleep(_BELATED)
-                lost = [member for member in tasks if member.is_lost]
-                for member in lost:
+                gone = self._staff.gone(list(tasks))
+                for member in gone:
                     self._staff.lose(member)
                     release(tasks.pop(member))
-                if not lost:
+                if not gone:
                     self._explain(tasks)
             return [(member, share) for member, share in orders if member in tasks]
         finally:

@@ -20,6 +20,7 @@ logger = logging.getLogger("gorelm.dask")
 
 _POLL = 0.5  # seconds between looks at whether a worker that does not answer is still there
 _STARTING = 0.02  # seconds between looks at whether actors are there
+_BELATED = 0.2  # seconds by which a worker's loss may be known later than that of its tasks
 _NOTICED = 2.0  # seconds within which the scheduler notices that a worker has died
 
 
@@ -130,6 +131,11 @@ class Staff:
     def is_direct(self) -> bool:
         """Whether workers can be reached without the scheduler."""
         return bool(self._direct)
+
+    def gone(self, members: list[Member]) -> list[Member]:
+        """Return which of some members are known to be lost, a moment from now."""
+        time.sleep(_BELATED)
+        return [member for member in members if member.is_lost]
 
     def lose(self, member: Member) -> None:
         """Give a worker up; raises if this goes on and on."""

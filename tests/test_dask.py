@@ -169,6 +169,14 @@ def test_partitions_without_rows_and_of_one_row(threads: Any) -> None:
     assert_same(model().fit(X, T), spread)
 
 
+def test_a_single_worker_of_several_threads() -> None:
+    X, T, _ = table()
+    local = {**LOCAL, "n_workers": 1, "threads_per_worker": 3}
+    with distributed.Client(**local, processes=False):
+        spread = model().fit(*backend.from_arrays(X, T))
+    assert_same(model().fit(X, T), spread)
+
+
 def test_hidden_outputs_beyond_the_budget_are_made_in_blocks(threads: Any) -> None:
     X, T, w = table(3000)
     alone = model(tol=1e-2).fit(X, T, w)

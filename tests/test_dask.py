@@ -429,7 +429,9 @@ def two_workers(client: Any) -> None:
         len(client.run(os.getpid, on_error="ignore")) == 2
         and all(nanny.status.name == "running" for nanny in nannies)
     ):
-        assert time.monotonic() < deadline
+        running = client.run(os.getpid, on_error="ignore")
+        statuses = [(nanny.status.name, nanny.worker_address) for nanny in nannies]
+        assert time.monotonic() < deadline, (running, statuses, client.nthreads())
         time.sleep(0.05)
 
 
@@ -541,40 +543,41 @@ def test_losses_at_any_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_worker_that_hangs_is_given_up(
-    processes: Any, undisturbed: tuple[GORELMRegressor, list[str]]
+    undisturbed: tuple[GORELMRegressor, list[str]],
 ) -> None:
     reference, names = undisturbed
     X, T, _ = table()
-    two_workers(processes)
     hung = list[int]()
-    try:
-        with (
-            dask.config.set({"gorelm.call-timeout": "3s"}),
-            restless_penalties(),
-            before_command(
-                names.index("step") + 5, lambda: hung.extend(kill(processes, how=signal.SIGSTOP))
-            ),
-        ):
-            spread = model(**FAULT).fit(chunked(X, 4), chunked(T, 4))
-    finally:
-        for pid in hung:
-            os.kill(pid, signal.SIGKILL)
+    with distributed.Client(**LOCAL, processes=True) as client:
+        client.run(lambda dask_worker: setattr(dask_worker, "auto_restart", False), nanny=True)
+        try:
+            with (
+                dask.config.set({"gorelm.call-timeout": "3s"}),
+                restless_penalties(),
+                before_command(
+                    names.index("step") + 5, lambda: hung.extend(kill(client, how=signal.SIGSTOP))
+                ),
+            ):
+                spread = model(**FAULT).fit(chunked(X, 4), chunked(T, 4))
+        finally:
+            for pid in hung:
+                os.kill(pid, signal.SIGKILL)
     np.testing.assert_array_equal(spread.coef_, reference.coef_)
 
 
 def test_rows_sent_from_memory_outlive_a_worker_that_nobody_restarts(
-    processes: Any, undisturbed: tuple[GORELMRegressor, list[str]]
+    undisturbed: tuple[GORELMRegressor, list[str]],
 ) -> None:
     reference, names = undisturbed
     X, T, _ = table()
-    two_workers(processes)
-    processes.run(lambda dask_worker: setattr(dask_worker, "auto_restart", False), nanny=True)
-    parts = backend.from_arrays(X, T, client=processes, n_partitions=4)
-    with restless_penalties(), before_command(names.index("step") + 9, lambda: kill(processes)):
-        spread = model(**FAULT).fit(*parts)
-    assert len(processes.nthreads()) == 1
+    with distributed.Client(**LOCAL, processes=True) as client:
+        client.run(lambda dask_worker: setattr(dask_worker, "auto_restart", False), nanny=True)
+        parts = backend.from_arrays(X, T, client=client, n_partitions=4)
+        with restless_penalties(), before_command(names.index("step") + 9, lambda: kill(client)):
+            spread = model(**FAULT).fit(*parts)
+        assert len(client.nthreads()) == 1
+        assert leftovers(client) == []
     np.testing.assert_array_equal(spread.coef_, reference.coef_)
-    assert leftovers(processes) == []
 
 
 # -- ends ----------------------------------------------------------------------------------------

@@ -511,7 +511,7 @@ def test_all_workers_killed_at_once(
     np.testing.assert_array_equal(spread.coef_, reference.coef_)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_losses_at_any_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while an earlier loss is being mended, of requests done and not done, of copies."""
     rng, lost = random.Random(seed), list[str]()
@@ -550,6 +550,7 @@ def test_a_worker_that_hangs_is_given_up(
     hung = list[int]()
     with distributed.Client(**LOCAL, processes=True) as client:
         client.run(lambda dask_worker: setattr(dask_worker, "auto_restart", False), nanny=True)
+        model().fit(chunked(X, 2), chunked(T, 2))  # so that no import counts as hanging
         try:
             with (
                 dask.config.set({"gorelm.call-timeout": "3s"}),

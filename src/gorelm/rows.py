@@ -111,7 +111,12 @@ class Rows:
 
     def factor(self, like: Problem) -> Factor:
         """Return what solves (H'H + s I) X = R, for as many problems at once as `like` has."""
-        return factor_for(like)(gram(self.H))
+        G, self.HtT = self.moments()
+        return factor_for(like)(G)
+
+    def moments(self) -> tuple[Array, Array]:
+        """Return H'H (lower triangle) and H'T, both in float64."""
+        return gram(self.H), product(self.H, self.T)
 
     def start(self, problem: Problem, cap: float = np.inf) -> Array:
         """Set U = 0 and E = 0, but where a norm of T is beyond `cap`, the E that takes it back.
@@ -220,10 +225,8 @@ class Rows:
         return self.norm_summary(problem).typical
 
     def bring_within(self, problem: Problem, limit: float) -> None:
-        """Shorten targets beyond `limit`, in units of the rows' omega."""
-        near = within(self.T, problem, self._omega, limit)
-        if near is not self.T:
-            self.T, self.HtT = near, product(self.H, near)
+        """Shorten targets beyond `limit`, in units of the rows' omega; `factor` sums H'T anew."""
+        self.T = within(self.T, problem, self._omega, limit)
 
     def step(
         self,

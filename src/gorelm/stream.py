@@ -21,11 +21,10 @@ from joblib import cpu_count
 from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
-from gorelm.factor import Factor, GramSum
+from gorelm.factor import GramSum
 from gorelm.hidden import HiddenLayer
-from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.rows import Rows, cut, factor_for, within
+from gorelm.rows import Rows, cut
 from gorelm.scaling import Scaling
 
 __all__ = ["HiddenBlocks", "RowBlocks", "StreamedRows"]
@@ -345,19 +344,15 @@ class StreamedRows(Rows):
     ) -> None:
         super().__init__(H, T, omega, observed, HtT=np.empty((0, 0)))  # type: ignore[arg-type]
 
-    def bring_within(self, problem: Problem, limit: float) -> None:
-        """Shorten targets beyond `limit`; H'T is summed with H'H, afterwards."""
-        self.T = within(self.T, problem, self._omega, limit)
-
-    def factor(self, like: Problem) -> Factor:
+    def moments(self) -> tuple[Array, Array]:
         """Sum up H'H and H'T in one pass."""
         total = GramSum(self.shape[1])
-        self.HtT = np.zeros((self.shape[1], self.shape[2]))
+        HtT = np.zeros((self.shape[1], self.shape[2]))
         for rows, h in self.H:
             h = h.astype(np.float64, copy=False)
             total.add(h)
-            self.HtT += h.T @ self.T[rows]
-        return factor_for(like)(total.G)
+            HtT += h.T @ self.T[rows]
+        return total.G, HtT
 
     def _pass(self, n_columns: int, H: Array | None = None) -> Iterator[tuple[slice, Array]]:
         for where, h in self.H.ahead():

@@ -89,7 +89,9 @@ memory_budget : float or str, default=None
     Memory for a fit, in bytes or as in "4GB"; None: half of the machine's. When the hidden outputs
     H would exceed it they are never held whole: they are made in blocks of rows (in float32), in
     every iteration anew but for those blocks that fit. X may then be a memory map, or
-    :class:`gorelm.stream.RowBlocks` (a Parquet file, or blocks from anywhere).
+    :class:`gorelm.stream.RowBlocks` (a Parquet file, or blocks from anywhere). For dask
+    collections, which are fitted by the workers of a cluster, it is the memory of each worker
+    (None: half of its limit), and H keeps the precision of X.
 device : str, default=None
     Where to fit, as PyTorch names it: "cuda", "cuda:1", "cpu" (needs ``gorelm[torch]``). None: on
     the host with NumPy, or on the device of X if that is a tensor."""

@@ -21,7 +21,7 @@ from gorelm.diagnostics import outlier_threshold
 from gorelm.estimators.design import (
     Design,
     Mask,
-    row_norms,
+    row_scores,
     usable_rows,
     validate_targets,
 )
@@ -156,10 +156,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _score(self, residuals: Array, T: Array, rows: Any, w: Array, size: float) -> None:
         """Judge all rows by their residuals; `rows` of weight `w` and typical norm `size` count."""
-        # Rows are compared as if all their targets were known.
-        share_known = (~np.isnan(T)).mean(axis=1)
-        scores = row_norms(residuals) / np.sqrt(np.where(share_known, share_known, 1))
-        self._judge(scores, rows, w, size)
+        self._judge(row_scores(residuals, T), rows, w, size)
 
     def _judge(self, scores: Array, rows: Any, w: Array, size: float) -> None:
         self.outlier_scores_ = scores

@@ -158,12 +158,10 @@ class RELMRegressor(LargeELM):
     def _overwrites_hidden(self) -> bool:
         return self.fit_intercept
 
-    def _require_streamable(self) -> None:
+    def _require_streamable(self, remedy: str = "raise memory_budget") -> None:
         if self.fit_intercept:
-            raise ValueError(
-                "fit_intercept=True needs all of H in memory: raise memory_budget, or centre y"
-            )
-        super()._require_streamable()
+            raise ValueError(f"fit_intercept=True needs all of H in memory: {remedy}, or centre y")
+        super()._require_streamable(remedy)
 
 
 @document

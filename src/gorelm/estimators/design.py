@@ -19,6 +19,7 @@ __all__ = [
     "Mask",
     "require_targets",
     "row_norms",
+    "row_scores",
     "typical_size",
     "usable_rows",
     "validate_targets",
@@ -115,3 +116,9 @@ def typical_size(T: Array, w: Array, omega: Array | None) -> float:
 def row_norms(A: Array) -> Array:
     """Norm of every row, in float64."""
     return np.asarray(np.sqrt(np.einsum("nm,nm->n", A, A, dtype=float)))
+
+
+def row_scores(residuals: Array, T: Array) -> Array:
+    """Return norms of residuals (0 where T is NaN), as if all targets of a row were known."""
+    share_known = (~np.isnan(T)).mean(axis=1)
+    return np.asarray(row_norms(residuals) / np.sqrt(np.where(share_known, share_known, 1)))

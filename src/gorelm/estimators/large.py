@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm.backends._source import Partitioned
 from gorelm.estimators.base import IterativeELM, SizedELM, parameters
 from gorelm.estimators.design import typical_size, usable_rows, validate_targets
 from gorelm.hidden import ACTIVATIONS
@@ -39,6 +40,10 @@ class LargeELM(SizedELM, IterativeELM):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         if self.device is not None or is_tensor(X):
             device_of(self).fit(self, X, y, sample_weight)
+        elif is_dask(X) or isinstance(X, Partitioned):
+            from gorelm.backends.dask import fit
+
+            fit(self, X, y, sample_weight)
         elif isinstance(X, RowBlocks):
             self._take_names(X)
             T, w = validate_targets(self, X, y, sample_weight)
@@ -74,14 +79,14 @@ class LargeELM(SizedELM, IterativeELM):
         self._remember(self._weights_of(found))
         self._score(self._residuals(X, T), T, used, w_used, size)
 
-    def _require_streamable(self) -> None:
+    def _require_streamable(self, remedy: str = "raise memory_budget") -> None:
         if ACTIVATIONS[self.activation].radial:
             raise ValueError(
                 f"{self.activation!r} nodes take rows of the data as centres, which needs all of "
-                "H in memory: use another activation, or raise memory_budget"
+                f"H in memory: use another activation, or {remedy}"
             )
 
-    def _take_names(self, X: RowBlocks) -> None:
+    def _take_names(self, X: Any) -> None:
         self.n_features_in_ = X.shape[1]
         self.__dict__.pop("feature_names_in_", None)
         if X.feature_names is not None:
@@ -92,15 +97,22 @@ class LargeELM(SizedELM, IterativeELM):
 
         Parameters
         ----------
-        X : array, sparse matrix, RowBlocks, or tensor of shape (n_samples, n_features)
+        X : array, sparse matrix, RowBlocks, dask collection or tensor (n_samples, n_features)
             Inputs.
 
         Returns
         -------
         y : array of shape (n_samples,) or (n_samples, n_targets)
-            Predictions, in the shape that y had; of a tensor, a tensor on its device.
+            Predictions, in the shape that y had; of a tensor, a tensor on its device; of a dask
+            collection, a dask array in its partitions, computed when it is asked for.
         """
-        return device_of(self).predict(self, X) if is_tensor(X) else super().predict(X)
+        if is_tensor(X):
+            return device_of(self).predict(self, X)
+        if is_dask(X):
+            from gorelm.backends.dask import predict
+
+            return predict(self, X)
+        return super().predict(X)
 
     def _validate_new(self, X: Any) -> Any:
         if not isinstance(X, RowBlocks):
@@ -139,6 +151,11 @@ def device_of(model: Any) -> Any:
             f'{type(model).__name__} on a device needs PyTorch: pip install "gorelm[torch]"'
         ) from error
     return torch_fit
+
+
+def is_dask(X: Any) -> bool:
+    """Whether X is a dask collection, without importing dask to find out."""
+    return "dask" in type(X).__module__ and hasattr(X, "__dask_graph__")
 
 
 def in_bytes(budget: float | str | None) -> float:

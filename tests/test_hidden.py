@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from gorelm.hidden import _BLOCK_ELEMENTS, ACTIVATIONS, HiddenLayer, _sample
+from gorelm.hidden import _BLOCK_BYTES, ACTIVATIONS, HiddenLayer, _sample
 
 NAMES = list(ACTIVATIONS)
 RADIAL = [name for name, act in ACTIVATIONS.items() if act.radial]
@@ -206,7 +206,7 @@ def test_other_dtypes_become_float64(dtype):
 @pytest.mark.parametrize("name", NAMES)
 def test_block_boundaries_do_not_matter(name):
     layer = make_layer(name, n_hidden=1000, direct_link=True)
-    n_rows = _BLOCK_ELEMENTS // 1000
+    n_rows = _BLOCK_BYTES // 8000
     X = make_X(2 * n_rows + 1)
     H = layer.transform(X)
     for n in (0, 1, n_rows - 1, n_rows, n_rows + 1, 2 * n_rows):

@@ -29,10 +29,10 @@ __all__ = ["ACTIVATIONS", "HiddenLayer"]
 
 IntArray = npt.NDArray[np.intp]
 
-# Elements of H worked on at a time: 1 MB of float64. For 64 inputs and 1000 outputs 64 to 256 rows
+# Bytes of H worked on at a time. For 64 inputs and 1000 outputs 64 to 256 rows
 # per block were equally fast and the whole of H at once 1.5 times slower. The floor keeps the
 # matrix product efficient for wide layers, the cap keeps a block of X small for narrow ones.
-_BLOCK_ELEMENTS = 2**17
+_BLOCK_BYTES = 2**20
 _MIN_ROWS, _MAX_ROWS = 64, 4096
 
 _N_PAIRS = 256  # of rows, for the typical distance between them
@@ -293,17 +293,18 @@ class HiddenLayer:
         M, shift = np.ascontiguousarray(M, inner), np.asarray(shift, inner)
 
         n_inputs = len(self.inputs)
-        n_rows = min(max(_BLOCK_ELEMENTS // max(self.n_nodes, 1), _MIN_ROWS), _MAX_ROWS)
-        # Nodes are computed in a buffer that stays in cache: as fast as in `out`, and `out` may
-        # have any strides.
-        buffer = np.empty((min(n_rows, shape[0]), self.n_nodes), inner)
+        n_rows = _BLOCK_BYTES // (inner.itemsize * max(self.n_nodes, 1))
+        n_rows = min(max(n_rows, _MIN_ROWS), _MAX_ROWS)
+        # Nodes are computed where they belong, or else in a buffer that stays in cache.
+        in_place = n_inputs == 0 and inner == dtype and out.flags.c_contiguous
+        buffer = np.empty((0 if in_place else min(n_rows, shape[0]), self.n_nodes), inner)
         with np.errstate(over="ignore", under="ignore"):
             for start in range(0, shape[0], n_rows):
                 x, block = X[start : start + n_rows], out[start : start + n_rows]
                 # The inputs come first, so that growing the layer only ever appends columns.
                 if n_inputs:
                     block[:, :n_inputs] = _dense(x[:, self.inputs]) + offset[self.inputs]
-                Z = buffer[: len(block)]
+                Z = block if in_place else buffer[: len(block)]
                 x = _clipped(x, dtype).astype(inner, copy=False)
                 if sparse.issparse(x):
                     Z[...] = x @ M
@@ -316,7 +317,8 @@ class HiddenLayer:
                     act.apply(Z, self.b)
                 else:
                     act.apply(Z)
-                block[:, n_inputs:] = Z
+                if not in_place:
+                    block[:, n_inputs:] = Z
         return out
 
     def _offset(self, offset: npt.ArrayLike | None) -> FloatArray:

@@ -257,23 +257,25 @@ class Rows:
             H'(E - U), all that the next B needs.
         moves : Moves or None
         """
-        weights, HtD = self._flat(B), np.zeros(B.shape)
+        weights = self._flat(B)
         relax_, keep_ = self.dtype.type(relax), self.dtype.type(1.0 - relax)
         if measure:
             residuals, before = np.empty_like(self.E), self.E.copy()
-        for rows, h in self._pass(weights.shape[1]):
-            e_old = self.E[rows]
+
+        def update(rows: slice, h: Array) -> Array:
             residual = (h @ weights).reshape(len(h), *B.shape[1:])
             residual -= self.T[rows][:, None]
             v = relax_ * residual
-            v += keep_ * e_old
+            v += keep_ * self.E[rows]
             v += self.U[rows]
             u = self._multipliers(v, problem, rho, rows)
             e = v - u
-            HtD += _product(h, e - u)
             if measure:
                 residuals[rows] = residual
             self.E[rows], self.U[rows] = e, u
+            return _product(h, e - u)
+
+        HtD = self._sum(update, weights.shape[1], B.shape)
         return HtD, self._moves(residuals, before, problem, cap) if measure else None
 
     def _moves(self, residuals: Array, before: Array, problem: Problem, cap: Array) -> Moves:
@@ -354,6 +356,15 @@ class Rows:
         for rows in self._blocks(n_columns):
             yield rows, H[rows]
 
+    def _sum(
+        self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]
+    ) -> Array:
+        """Go through the rows once and sum up what `work` makes of them."""
+        total = np.zeros(shape)
+        for rows, h in self._pass(n_columns):
+            total += work(rows, h)
+        return total
+
     def _blocks(self, n_columns: int) -> Iterator[slice]:
         n_rows, n_hidden, _ = self.shape
         return cut(n_rows, n_hidden, n_columns)
@@ -371,10 +382,10 @@ def factor_for(problem: Problem) -> type[CholeskyFactor] | type[EighFactor]:
     return CholeskyFactor if problem.n_problems == 1 else EighFactor
 
 
-def cut(n_rows: int, n_hidden: int, n_columns: int) -> Iterator[slice]:
+def cut(n_rows: int, n_hidden: int, n_columns: int, work: int = _BLOCK_WORK) -> Iterator[slice]:
     """Cut rows into blocks that stay in cache between their two products."""
     smallest = 32 if n_columns < 32 else 256
-    size = max(smallest, _BLOCK_WORK // max(1, n_hidden * n_columns))
+    size = max(smallest, work // max(1, n_hidden * n_columns))
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
 

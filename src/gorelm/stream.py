@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import cycle
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ __all__ = ["HiddenBlocks", "RowBlocks", "StreamedRows"]
 
 # Small enough to stay in a cache between making a block and using it, large enough for BLAS.
 BLOCK_ROWS = 1024
+PART_WORK = 8_000_000  # multiplications for each product with a part of a block
 
 
 class RowBlocks:
@@ -262,12 +263,14 @@ class HiddenBlocks:
         per_block = BLOCK_ROWS * hidden.n_outputs * self.dtype.itemsize
         self._n_kept = int(max(memory, 0) // max(per_block, 1))
         self.n_passes = 0
-        self._n_workers = max(1, min(8, cpu_count() - 1))
+        self._n_workers = max(1, min(8, cpu_count()))
         self._workers = ThreadPoolExecutor(self._n_workers, "hidden")
         self._libraries = ThreadpoolController()
         # Fresh memory for every block would cost half of what making it costs.
         size = (min(BLOCK_ROWS, len(X)), hidden.n_outputs)
-        self._memory = [np.empty(size, self.dtype) for _ in range(self._n_workers + 3)]
+        self._memory: SimpleQueue[Array] = SimpleQueue()
+        for _ in range(self._n_workers):
+            self._memory.put(np.empty(size, self.dtype))
 
     def __iter__(self) -> Iterator[tuple[slice, Array]]:
         """Go through the used rows once: where they are among the used ones, and H there."""
@@ -276,24 +279,36 @@ class HiddenBlocks:
             kept = self._kept.get(number)
             yield where, self._make(number, rows, x, where) if kept is None else kept
 
-    def ahead(self) -> Iterator[tuple[slice, Array]]:
-        """Do the same with the next blocks being made in other threads.
+    def each(self, work: Callable[[slice, Array], Any]) -> Iterator[Any]:
+        """Yield, in their order, what `work` makes of every block, several being made at a time.
 
         Meanwhile BLAS has one thread for each of them: its own threads would wait for each other.
         """
         self.n_passes += 1
-        waiting: deque[tuple[slice, Array | Future[Array]]] = deque()
-        memory = cycle(self._memory)
+        waiting: deque[Future[Any]] = deque()
         with self._libraries.limit(limits=1, user_api="blas"):
-            for number, rows, x, where in self._places():
-                block: Any = self._kept.get(number)
-                if block is None:
-                    block = self._workers.submit(self._make, number, rows, x, where, next(memory))
-                waiting.append((where, block))
-                if len(waiting) > self._n_workers + 1:
-                    yield self._ready(waiting)
+            for place in self._places():
+                waiting.append(self._workers.submit(self._work, work, *place))
+                if len(waiting) > 2 * self._n_workers:
+                    yield waiting.popleft().result()
             while waiting:
-                yield self._ready(waiting)
+                yield waiting.popleft().result()
+
+    def _work(
+        self,
+        work: Callable[[slice, Array], Any],
+        number: int,
+        rows: slice,
+        x: Array,
+        where: slice,
+    ) -> Any:
+        if (kept := self._kept.get(number)) is not None:
+            return work(where, kept)
+        memory = self._memory.get()
+        try:
+            return work(where, self._make(number, rows, x, where, memory))
+        finally:
+            self._memory.put(memory)
 
     def _places(self) -> Iterator[tuple[int, slice, Array, slice]]:
         """Yield every block's number, its rows, inputs, and where they are among the used rows."""
@@ -302,11 +317,6 @@ class HiddenBlocks:
             stop = start + int(np.count_nonzero(self._used[rows]))
             yield number, rows, x, slice(start, stop)
             start = stop
-
-    @staticmethod
-    def _ready(waiting: deque[tuple[slice, Array | Future[Array]]]) -> tuple[slice, Array]:
-        where, block = waiting.popleft()
-        return where, block.result() if isinstance(block, Future) else block
 
     def _make(
         self, number: int, rows: slice, x: Array, where: slice, memory: Array | None = None
@@ -355,6 +365,25 @@ class StreamedRows(Rows):
         return total.G, HtT
 
     def _pass(self, n_columns: int, H: Array | None = None) -> Iterator[tuple[slice, Array]]:
-        for where, h in self.H.ahead():
+        for where, h in self.H:
             for part in cut(len(h), h.shape[1], n_columns):
-                yield slice(where.start + part.start, where.start + part.stop), h[part]
+                yield _within(where, part), h[part]
+
+    def _sum(
+        self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]
+    ) -> Array:
+        def block_sum(where: slice, h: Array) -> Array:
+            total = np.zeros(shape)
+            # Larger parts than in memory: threads wait for each other between operations.
+            for part in cut(len(h), h.shape[1], n_columns, PART_WORK):
+                total += work(_within(where, part), h[part])
+            return total
+
+        total = np.zeros(shape)
+        for value in self.H.each(block_sum):
+            total += value
+        return total
+
+
+def _within(where: slice, part: slice) -> slice:
+    return slice(where.start + part.start, where.start + part.stop)

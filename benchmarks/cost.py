@@ -2,9 +2,10 @@
 
     python benchmarks/cost.py            # measures, prints constants and the plan
 
-Three things take time: H'H once (N L^2), the row pass in every iteration (N L m, and N m for what
-is done to every cell), and the linear system in every iteration (L^2 m). Their constants are fitted
-to measured seconds by least squares of relative errors; the largest relative error is printed.
+Three things take time: H'H once (N L^2), the row pass in every iteration (N L m), and the linear
+system in every iteration (L^2 m); each also reads its matrix, which is all that counts for few
+columns (N L, N L, L^2). The constants are fitted to measured seconds by least squares of relative
+errors; the largest relative error is printed.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def measure(repeats):
 
 def fitted(terms, times):
     """Return constants for the terms, and the largest relative error."""
-    terms = np.atleast_2d(np.array(terms, dtype=float).T).T
+    terms = np.stack(terms, axis=1)
     constants, _ = nnls(terms / times[:, None], np.ones(len(times)))
     return constants, float(np.abs(terms @ constants / times - 1).max())
 
@@ -66,19 +67,19 @@ def main():
     args = parser.parse_args()
     sizes, table = np.array(SIZES, dtype=float), measure(args.repeats)
     N, L, m = sizes.T
-    (g,), e0 = fitted((N * L * L)[:, None], table[:, 0])
-    (a, b), e1 = fitted(np.stack([N * L * m, N * m], axis=1), table[:, 1])
-    (c,), e2 = fitted((L * L * m)[:, None], table[:, 2])
+    (g, h), e0 = fitted([N * L * L, N * L], table[:, 0])
+    (a, b), e1 = fitted([N * L * m, N * L], table[:, 1])
+    (c, d), e2 = fitted([L * L * m, L * L], table[:, 2])
     print("seconds, float32 rows, all BLAS threads of this machine:")
-    print(f"  H'H                {g:.2e} N L^2                  (off by at most {e0:.0%})")
-    print(f"  row pass           {a:.2e} N L m + {b:.2e} N m   (off by at most {e1:.0%})")
-    print(f"  linear system      {c:.2e} L^2 m                  (off by at most {e2:.0%})")
+    print(f"  H'H            {g:.2e} N L^2 + {h:.2e} N L   (off by at most {e0:.0%})")
+    print(f"  row pass       {a:.2e} N L m + {b:.2e} N L   (off by at most {e1:.0%})")
+    print(f"  linear system  {c:.2e} L^2 m + {d:.2e} L^2   (off by at most {e2:.0%})")
     print(f"\n{NODES} nodes, {TARGETS} targets, {ITERATIONS} iterations, float32 rows:")
     print("rows     H       E, U, T   one machine in memory   workers of 48 GB, each   cards, each")
     for n in 10.0 ** np.arange(5, 10):
         H, state = 4e-9 * n * NODES, 12e-9 * n * TARGETS
-        once = g * n * NODES**2
-        each = a * n * NODES * TARGETS + b * n * TARGETS
+        once = g * n * NODES**2 + h * n * NODES
+        each = a * n * NODES * TARGETS + b * n * NODES
         workers = int(np.ceil((H + state) / WORKER_GB))
         cards = int(np.ceil((H + state) / CARD_GB))
         card = 2 * H / 1e3 / cards / CARD_TB_PER_S * ITERATIONS

@@ -1,5 +1,7 @@
 """Every owner of rows runs the same loop: the same optimum, certificate and iterates."""
 
+import atexit
+from contextlib import ExitStack, suppress
 from functools import cache
 from itertools import pairwise
 
@@ -70,11 +72,59 @@ def on_torch_in_blocks(H, T, omega, observed):
     return rows
 
 
+@cache
+def dask_client():
+    """Two worker processes, for all tests of this module."""
+    distributed = pytest.importorskip("distributed", reason="dask is not installed")
+    cluster = distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+    )
+    client = distributed.Client(cluster, set_as_default=False)
+    atexit.register(cluster.close)
+    atexit.register(client.close)
+    return client
+
+
+OPENED = ExitStack()
+
+
+def opened(context):
+    """Enter a context that the test leaves at its end."""
+    return OPENED.enter_context(context)
+
+
+def on_dask(H, T, omega, observed):
+    """Three partitions on two worker processes, H again as a layer of direct links."""
+    client = dask_client()
+    opened(client.as_current())
+    import dask.array as da
+
+    from gorelm import GORELMRegressor
+    from gorelm.backends import dask as backend
+
+    model = GORELMRegressor(
+        n_hidden=0, direct_link=True, input_scaling=None, target_scaling=None, random_state=0
+    )
+    root = np.ones(len(H)) if omega is None else omega
+    y = np.where(True if observed is None else observed, T / root[:, None], np.nan)
+    X, y, w = (da.from_array(A, chunks=23) for A in (H / root[:, None], y, root**2))
+    X, y = (A.rechunk((23, -1)) for A in (X, y))
+    source, options = backend.DaskSource(X, y, w), backend.Options.from_config()
+    crew = opened(backend.Crew(client, source, options))
+    lengths, n_used, m = backend._accepted(crew, source, ignore=True)
+    model._input_scaling = Scaling.fit(None, H, root)
+    model._target_scaling = backend._target_scaling(crew, None, lengths, m)
+    model.hidden_ = model._draw(H.shape[1])
+    crew.call("prepare", backend._travelling(model), changes=True, lasts=True)
+    return backend.DaskRows(crew, n_used, H.shape[1], m, source.dtype)
+
+
 OWNERS = {
     "memory": in_memory,
     "streamed": streamed,
     "torch": on_torch,
     "torch blocks": on_torch_in_blocks,
+    "dask": on_dask,
 }
 owners = pytest.mark.parametrize("owner", OWNERS)
 
@@ -83,11 +133,12 @@ owners = pytest.mark.parametrize("owner", OWNERS)
 def small_blocks(monkeypatch):
     """Blocks of a size that divides nothing here."""
     monkeypatch.setattr(stream, "BLOCK_ROWS", 7)
-    try:
+    with suppress(ImportError):
         from gorelm.backends import torch as module
-    except ImportError:
-        return
-    monkeypatch.setattr(module, "BLOCK_ROWS", 11)
+
+        monkeypatch.setattr(module, "BLOCK_ROWS", 11)
+    yield
+    OPENED.close()
 
 
 @cache
@@ -107,7 +158,7 @@ def problem_of(case):
 
 def run(owner, case, **settings):
     rows = OWNERS[owner](*scaled(case))
-    return solve_rows(rows, problem_of(case), settings=Settings(**{"tol": 1e-7, **settings}))
+    return solve_rows(rows, problem_of(case), settings=Settings(**{"tol": 1e-6, **settings}))
 
 
 @owners

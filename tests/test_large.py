@@ -270,3 +270,31 @@ def test_a_path_on_a_device(torch, loss):
     assert found.converged.all()
     with pytest.raises(ValueError, match="finite"):
         gorelm_path(torch.tensor(H) / 0, torch.tensor(T))
+
+
+# -- what float32 and other owners of rows must not change ---------------------------------------
+
+
+def test_inputs_beyond_float32_are_refused_when_streamed(data):
+    model = fresh("GOR-ELM", input_scaling=None, direct_link=True, memory_budget=1.0)
+    with pytest.raises(ValueError, match="input_scaling"):
+        model.fit(data.X * 1e40, data.T)
+
+
+def test_rows_beyond_those_counted_are_noticed(data):
+    lengths = iter([N_ROWS - 5, N_ROWS])
+    X = RowBlocks.from_blocks(lambda: [data.X[: next(lengths)]])
+    with pytest.raises(ValueError, match="the same in every pass"):
+        fresh("GOR-ELM").fit(X, data.T[:-5])
+
+
+def test_a_reader_may_use_its_buffer_again(data):
+    def read():
+        buffer = np.empty((100, data.X.shape[1]))
+        for start in range(0, 2000, 100):
+            buffer[:] = data.X[start : start + 100]
+            yield buffer
+
+    expected = fresh("GOR-ELM", memory_budget=1.0).fit(data.X[:2000], data.T[:2000])
+    found = fresh("GOR-ELM").fit(RowBlocks.from_blocks(read), data.T[:2000])
+    np.testing.assert_array_equal(found.coef_, expected.coef_)

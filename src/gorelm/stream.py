@@ -24,9 +24,8 @@ from threadpoolctl import ThreadpoolController
 from gorelm.factor import GramSum
 from gorelm.hidden import HiddenLayer
 from gorelm.prox import Array
-from gorelm.rows import Rows, cut
+from gorelm.rows import Rows, cut, refuse_huge
 from gorelm.scaling import Scaling
-from gorelm.solver import refuse_huge
 
 __all__ = ["HiddenBlocks", "RowBlocks", "StreamedRows"]
 

@@ -285,3 +285,27 @@ def test_float32_blocks_reach_the_certified_gap():
     exact = solve(H, T, problem, settings=Settings(tol=1e-8))
     assert found.dual_gap[0] <= 1e-3
     assert found.objective[0] == pytest.approx(exact.objective[0], rel=1e-3)
+
+
+def test_a_loss_leaves_the_caps_of_a_captured_step_where_they_are():
+    """A CUDA graph reads them there for as long as it is replayed."""
+    H, T, _, _ = draw(16, 30, 5)
+    rows, problem = on_torch(H, T, None, None), Problem("l21", 1.0, 0.0, 1.0)
+    cap = np.ones(1)
+    there = rows._there(cap)
+    rows.loss(np.zeros((5, 1, T.shape[1])), problem, cap[[True]])
+    assert rows._there(cap) is there
+
+
+def test_tensors_of_a_path_are_laid_out_in_rows():
+    """The fused kernels go through them so."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from gorelm.backends.torch_path import tensor_system
+
+    H, T, _, _ = draw(17, 30, 5)
+    problem = Problem("l21", [1.0, 1.0], 0.0, 1.0)
+    for omega in (None, np.full(30, 2.0)):
+        across = (torch.tensor(np.ascontiguousarray(A.T)).T for A in (H, T))
+        system = tensor_system(*across, problem, omega, 1e-3)
+        assert system.H.is_contiguous()
+        assert system.T.is_contiguous()

@@ -270,3 +270,95 @@ def test_a_path_on_a_device(torch, loss):
     assert found.converged.all()
     with pytest.raises(ValueError, match="finite"):
         gorelm_path(torch.tensor(H) / 0, torch.tensor(T))
+
+
+# -- what float32 and other owners of rows must not change ---------------------------------------
+
+
+@pytest.mark.parametrize("value", [1e7, 1e25, 1e45])
+@pytest.mark.parametrize("kind", ["streamed", "float32", "float32 on a device"])
+def test_far_rows_do_not_bend_a_fit_in_float32(data, kind, value):
+    if kind.endswith("device"):
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    X, T = data.X[:400], data.T[:400].copy()
+    T[:20] = value
+    expected = fresh("GOR-ELM").fit(X, T)
+    params = {
+        "streamed": {"memory_budget": 1.0},
+        "float32": {},
+        "float32 on a device": {"device": "cpu"},
+    }[kind]
+    found = fresh("GOR-ELM", **params).fit(X if params.get("memory_budget") else X.astype("f4"), T)
+    assert found.converged_
+    size = np.abs(expected.predict(X)).max()
+    np.testing.assert_allclose(found.predict(X), expected.predict(X), rtol=0, atol=0.1 * size)
+
+
+def test_inputs_beyond_float32_are_refused_when_streamed(data):
+    model = fresh("GOR-ELM", input_scaling=None, direct_link=True, memory_budget=1.0)
+    with pytest.raises(ValueError, match="input_scaling"):
+        model.fit(data.X * 1e40, data.T)
+
+
+def test_rows_beyond_those_counted_are_noticed(data):
+    lengths = iter([N_ROWS - 5, N_ROWS])
+    X = RowBlocks.from_blocks(lambda: [data.X[: next(lengths)]])
+    with pytest.raises(ValueError, match="the same in every pass"):
+        fresh("GOR-ELM").fit(X, data.T[:-5])
+
+
+def test_a_reader_may_use_its_buffer_again(data):
+    def read():
+        buffer = np.empty((100, data.X.shape[1]))
+        for start in range(0, 2000, 100):
+            buffer[:] = data.X[start : start + 100]
+            yield buffer
+
+    expected = fresh("GOR-ELM", memory_budget=1.0).fit(data.X[:2000], data.T[:2000])
+    found = fresh("GOR-ELM").fit(RowBlocks.from_blocks(read), data.T[:2000])
+    np.testing.assert_array_equal(found.coef_, expected.coef_)
+
+
+def test_targets_beside_tensors_keep_their_digits(torch, data):
+    X, y = torch.tensor(data.X).float(), 1e8 + data.T[:, 0]
+    expected = fresh("GOR-ELM").fit(X, torch.tensor(y))
+    np.testing.assert_array_equal(fresh("GOR-ELM").fit(X, y).coef_, expected.coef_)
+
+
+def test_devices_say_what_is_wrong(torch, data):
+    X, T = torch.tensor(data.X), torch.tensor(data.T)
+    with pytest.raises(ValueError, match="leave out device"):
+        fresh("R-ELM", fit_intercept=True, device="cpu").fit(data.X, data.T)
+    with pytest.raises(TypeError, match="rows in blocks"):
+        fresh("GOR-ELM", device="cpu").fit(RowBlocks.from_array(data.X), data.T)
+    with pytest.raises(ValueError, match="y is None"):
+        fresh("GOR-ELM").fit(X, None)
+    for y in (T[:, :, None], T[0, 0]):
+        with pytest.raises(ValueError, match="dimensions"):
+            fresh("GOR-ELM").fit(X, y)
+    radial = fresh("GOR-ELM", activation="gaussian").fit(data.X[:100], data.T[:100])
+    with pytest.raises(ValueError, match="'gaussian' nodes are not available on a device"):
+        radial.predict(X)
+
+
+@pytest.mark.filterwarnings("error")
+def test_devices_take_read_only_arrays_and_tensors_with_gradients(torch, data):
+    expected = fresh("GOR-ELM", device="cpu").fit(data.X, data.T)
+    X, T = data.X.copy(), data.T.copy()
+    X.flags.writeable = T.flags.writeable = False
+    np.testing.assert_array_equal(fresh("GOR-ELM", device="cpu").fit(X, T).coef_, expected.coef_)
+    X, T = torch.tensor(data.X, requires_grad=True), torch.tensor(data.T, requires_grad=True)
+    found = fresh("GOR-ELM").fit(X, T)
+    np.testing.assert_array_equal(found.coef_, expected.coef_)
+    assert not found.predict(X).requires_grad
+    assert gorelm_path(X[:90], T[:90], lams=[1.0]).converged.all()
+
+
+def test_a_path_on_a_device_with_a_far_row(torch):
+    rng = np.random.default_rng(0)
+    H, T = rng.random((90, 12)), rng.standard_normal((90, 2))
+    T[3] = 1e12
+    options = {"l1_ratios": [0.5], "n_lams": 4, "eps": 1e-2}
+    expected = gorelm_path(H, T, **options)
+    found = gorelm_path(torch.tensor(H), T.tolist(), **options)
+    np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-5)

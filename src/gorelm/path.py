@@ -122,6 +122,7 @@ def gorelm_path(
         from gorelm.backends.torch_path import tensor_system
 
         make_system = tensor_system
+        T = T if hasattr(T, "ndim") else np.asarray(T, dtype=float)
     else:
         H, T, make_system = np.asarray(H), np.asarray(T, dtype=float), _array_system
     if H.ndim != 2 or T.ndim != 2 or len(H) != len(T) or not len(H):

@@ -18,7 +18,17 @@ from gorelm.factor import CholeskyFactor, EighFactor, Factor, gram, product
 from gorelm.problem import Problem
 from gorelm.prox import Array
 
-__all__ = ["Moves", "NormSummary", "Rows", "factor_for", "typical_norm", "within"]
+__all__ = [
+    "Moves",
+    "NormSummary",
+    "Rows",
+    "bring_near",
+    "factor_for",
+    "farthest",
+    "refuse_huge",
+    "typical_norm",
+    "within",
+]
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 
@@ -440,6 +450,36 @@ def within(T: Array, problem: Problem, omega: Array | None, limit: float) -> Arr
         return T
     factor = limits / np.maximum(r, limits)
     return np.asarray(T * _column(factor, T), dtype=T.dtype)
+
+
+ROUNDS = 2  # of shortening targets: while some are 1e40 away, they move the typical size too
+
+
+def farthest(dtype: npt.DTypeLike) -> float:
+    """Return how many typical sizes away a target may be, for rows of this precision.
+
+    Robust losses see only the direction of one further off (to half the digits); its length would
+    only cost digits of everything else.
+    """
+    return 1e4 if np.dtype(dtype) == np.float32 else 1e8
+
+
+def bring_near(T: Array, problem: Problem, omega: Array | None, dtype: npt.DTypeLike) -> Array:
+    """Shorten the targets that are too far away for rows of this precision, before they have it."""
+    for _ in range(ROUNDS if problem.loss != "squared" else 0):
+        T = within(T, problem, omega, farthest(dtype) * typical_norm(T, problem, omega))
+    refuse_huge(T, "y", np.dtype(dtype), "set target_scaling or rescale y")
+    return T
+
+
+def refuse_huge(A: Array, name: str, dtype: np.dtype[Any], remedy: str) -> None:
+    """Refuse values whose sums of squares come too near the end of the range of `dtype`."""
+    limit = float(np.finfo(dtype).max) ** (1 / 3)
+    if A.size and float(np.nanmax(np.abs(A))) > limit:
+        raise ValueError(
+            f"{name} has values above {limit:.0e} after scaling, whose squares overflow in "
+            f"{dtype}; {remedy}"
+        )
 
 
 def _column(values: Array, like: Array) -> Array:

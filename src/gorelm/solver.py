@@ -40,14 +40,10 @@ from gorelm.factor import (
 from gorelm.iterate import Live
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
-from gorelm.rows import Rows, factor_for, typical_norm, within
+from gorelm.rows import Rows, bring_near, factor_for, farthest
 from gorelm.rowspace import RowSpace
 
-__all__ = ["System", "minimum_norm", "refuse_huge", "solve", "solve_rows"]
-
-# Robust losses see only the direction of a target this many typical sizes away (to the eighth
-# digit); its length would only cost digits of everything else.
-_FARTHEST = 1e8
+__all__ = ["System", "minimum_norm", "solve", "solve_rows"]
 
 
 def solve(
@@ -85,6 +81,7 @@ def solve_rows(
     *,
     settings: Settings = ADAPTIVE,
     callback: Callable[[Record], Any] | None = None,
+    near: bool = False,
 ) -> Solution:
     """Minimise `problem` over B for rows of any owner, by H'H whatever the shape of H.
 
@@ -94,9 +91,11 @@ def solve_rows(
         Owner of H and T.
     problem, settings, callback
         See `gorelm.admm.solve`.
+    near : bool, default=False
+        Whether targets too far away have been shortened already, as by `bring_near`.
     """
-    if problem.loss != "squared":
-        rows.bring_within(problem, _FARTHEST * rows.typical_residual(problem))
+    if problem.loss != "squared" and not near:
+        rows.bring_within(problem, farthest(rows.dtype) * rows.typical_residual(problem))
     factor = rows.factor(problem)
     direct = problem.loss == "squared" and rows.complete
     if direct and not problem.is_sparse and settings.stop == "gap":
@@ -145,11 +144,9 @@ class System:
         inverse: bool = False,
         capacity: int = 0,
     ) -> None:
-        if like.loss != "squared":
-            T = within(T, like, omega, _FARTHEST * typical_norm(T, like, omega))
-        refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
         self._inverse, self._capacity = inverse, capacity
         self._use(H)
+        T = bring_near(T, like, omega, self.H.dtype)
         self.T, self._omega, self._observed = T, omega, observed
         self._direct = like.loss == "squared" and observed is None
         self._kind = ExplicitInverse if inverse else factor_for(like)
@@ -350,16 +347,6 @@ class System:
 def _ridge_objective(problem: Problem, TT: float, HtT: Array, coef: Array) -> Array:
     # At the optimum <HB, HB - T> = -(l2 / tau) <B, B>.
     return np.asarray(0.5 * problem.tau * (TT - np.einsum("lpm,lm->p", coef, HtT)))
-
-
-def refuse_huge(A: Array, name: str, dtype: np.dtype[Any], remedy: str) -> None:
-    """Refuse values whose sums of squares come too near the end of the range of `dtype`."""
-    limit = float(np.finfo(dtype).max) ** (1 / 3)
-    if A.size and float(np.nanmax(np.abs(A))) > limit:
-        raise ValueError(
-            f"{name} has values above {limit:.0e} after scaling, whose squares overflow in "
-            f"{dtype}; {remedy}"
-        )
 
 
 def minimum_norm(H: Array, T: Array, cond: float | None = None) -> Array:

@@ -24,7 +24,7 @@ from threadpoolctl import ThreadpoolController
 from gorelm.factor import GramSum
 from gorelm.hidden import HiddenLayer
 from gorelm.prox import Array
-from gorelm.rows import Rows, cut
+from gorelm.rows import Rows, cut, refuse_huge
 from gorelm.scaling import Scaling
 
 __all__ = ["HiddenBlocks", "RowBlocks", "StreamedRows"]
@@ -41,7 +41,7 @@ class RowBlocks:
     ----------
     read : callable
         Returns an iterator over the rows, in blocks (arrays or frames) of any size; called once
-        for every pass, and giving the same rows each time.
+        for every pass, and giving the same rows each time. A block may be overwritten by the next.
     n_rows, n_features : int
         How many there are.
     feature_names : list of str, optional
@@ -82,6 +82,7 @@ class RowBlocks:
             for piece in (block[i : i + BLOCK_ROWS] for i in range(0, len(block), BLOCK_ROWS)):
                 waiting.append(piece)
                 count += len(piece)
+                self._require_rows(start + count, at_most=True)
                 if count >= BLOCK_ROWS:
                     joined = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
                     yield slice(start, start + BLOCK_ROWS), joined[:BLOCK_ROWS]
@@ -89,14 +90,18 @@ class RowBlocks:
                     count -= BLOCK_ROWS
         if count:
             yield slice(start, start + count), np.concatenate(waiting)
-        if start + count != len(self):
+        self._require_rows(start + count)
+
+    def _require_rows(self, count: int, *, at_most: bool = False) -> None:
+        if count > len(self) or not (at_most or count == len(self)):
             raise ValueError(
-                f"the blocks have {start + count} rows, not {len(self)}: they must be the same in "
-                "every pass"
+                f"the blocks have {count} rows{' or more' if at_most else ''}, not {len(self)}: "
+                "they must be the same in every pass"
             )
 
     def _checked(self, given: Any, start: int) -> Array:
-        block = np.asarray(given)
+        # A copy: rows are waiting, or in the hands of a thread, when the next ones are read.
+        block = np.array(given)
         if block.dtype != np.float32:
             block = block.astype(np.float64, copy=False)
         if block.ndim != 2 or block.shape[1] != self.shape[1]:
@@ -322,6 +327,7 @@ class HiddenBlocks:
         self, number: int, rows: slice, x: Array, where: slice, memory: Array | None = None
     ) -> Array:
         scaled, _ = self._scaling.apply(x[self._used[rows]])
+        refuse_huge(scaled, "X", self.dtype, "set input_scaling or rescale X")
         keep = number < self._n_kept
         out = None if keep or memory is None else memory[: len(scaled)]
         H = self._hidden.transform(scaled.astype(self.dtype, copy=False), out=out)

@@ -39,7 +39,7 @@ def _step(
         known = ((first + node) < n_hidden)[:, None] & (col < m)[None, :]
         b = tl.load(B + (first + node)[:, None] * m + col[None, :], mask=known, other=0.0)
         HB = tl.dot(h, b, HB, input_precision="tf32x3")
-    at = row[:, None] * m + col[None, :]
+    at = row.to(tl.int64)[:, None] * m + col[None, :]
     cell = there[:, None] & (col < m)[None, :]
     t = tl.load(T + at, mask=cell, other=0.0)
     e_old = tl.load(E + at, mask=cell, other=0.0)
@@ -97,7 +97,8 @@ def _pull(
             H + start[:, None] + node[None, :], mask=known[:, None] & there[None, :], other=0.0
         )
         cell = known[:, None] & (col < m)[None, :]
-        d = tl.load(D + row[:, None] * m + col[None, :], mask=cell, other=0.0)
+        at = row.to(tl.int64)[:, None] * m + col[None, :]
+        d = tl.load(D + at, mask=cell, other=0.0)
         total = tl.dot(tl.trans(h), d, total, input_precision="ieee")
     out = (part * width + node)[:, None] * WIDTH + col[None, :]
     tl.store(sums + out, total, mask=there[:, None])

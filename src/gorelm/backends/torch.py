@@ -20,14 +20,14 @@ from gorelm.hidden import HiddenLayer
 from gorelm.iterate import Iterate
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.rows import EXPONENTS, Moves, NormSummary
+from gorelm.rows import EXPONENTS, ROUNDS, Moves, NormSummary, farthest
 
 try:
     from gorelm.backends import kernels
 except ImportError:  # Triton comes with PyTorch's CUDA builds only
     kernels = None  # type: ignore[assignment]
 
-__all__ = ["DeviceLayer", "TorchRows", "held", "hidden_outputs"]
+__all__ = ["DeviceLayer", "TorchRows", "bring_near", "held", "hidden_outputs"]
 
 Tensor = Any
 # Rows per block where blocks are needed: of float64 copies for H'H, and of an H that is not held.
@@ -73,6 +73,11 @@ class TorchRows:
     def shape(self) -> tuple[int, int, int]:
         """Return (N, L, m)."""
         return len(self.T), self._n_hidden, self.T.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of the N-sized state."""
+        return np.dtype(f"f{self.T.element_size()}")
 
     @property
     def complete(self) -> bool:
@@ -209,12 +214,12 @@ class TorchRows:
     def _moves(self, R: Tensor, before: Tensor, problem: Problem, cap: Array) -> Moves:
         E, U, T = self.E, self.U, self.T[:, None]
         sums = [_squares(R - E), _squares(E - before), _squares(U), _squares(R + T), _squares(E)]
-        sums += [_sum(U * T), *self._capped(R, problem, cap)]
+        sums += [_sum(U * T), *self._capped(R, problem, self._there(cap))]
         primal, change, UU, hidden, error, UT, size, plain, capped = sums
         loss: Tensor = torch.stack([plain, capped])
         return Moves(primal, size, change, UU, UT, loss, hidden, error)
 
-    def _capped(self, R: Tensor, problem: Problem, cap: Array) -> tuple[Tensor, Tensor, Tensor]:
+    def _capped(self, R: Tensor, problem: Problem, cap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the squared norms with none beyond `cap`, and the losses without and with it."""
         if self._observed is not None:
             R = R * self._observed[:, None]
@@ -223,13 +228,13 @@ class TorchRows:
             return _squares(R), loss, loss
         r: Tensor = problem.residual_norms(R)
         axes = (0,) if problem._by_row else (0, 2)
-        limit: Tensor = problem._over_norms(self._there(cap).to(R.dtype), self._omega)
+        limit: Tensor = problem._over_norms(cap.to(R.dtype), self._omega)
         near = torch.minimum(r, limit.expand_as(r))
         losses = [self._huber(x, problem).sum(axes, dtype=torch.float64) for x in (r, near)]
         return (near * near).sum(axes, dtype=torch.float64), *losses
 
     def _there(self, cap: Array) -> Tensor:
-        """Return the caps on the device; a captured step can bring nothing there."""
+        """Return a step's caps on the device; once captured, it reads these and brings none."""
         if self._cap is None or self._cap[0] is not cap:
             self._cap = cap, self.put_one(cap)
         return self._cap[1]
@@ -245,7 +250,7 @@ class TorchRows:
         here = problem.moved(self._in_rows)
         R = self._residuals(X)
         cap = np.full(X.shape[1], np.inf) if cap is None else cap
-        _, plain, capped = self._capped(R, here, cap)
+        _, plain, capped = self._capped(R, here, self.put_one(cap))
         return self.get_one(torch.stack([plain, capped]))
 
     def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
@@ -337,6 +342,14 @@ class TorchRows:
         weights = self._flat(self.put_one(X))
         parts = [self._times(h, weights, X.shape) - self.T[rows, None] for rows, h in self._pass()]
         return torch.cat(parts)
+
+
+def bring_near(T: Tensor, problem: Problem, omega: Tensor | None, like: Tensor) -> Tensor:
+    """Return T in the precision of `like`, what is too far away for it shortened before."""
+    rows, far = TorchRows(T[:, :0], T, 0, omega), farthest(f"f{like.element_size()}")
+    for _ in range(ROUNDS if problem.loss != "squared" else 0):
+        rows.bring_within(problem, far * rows.typical_residual(problem))
+    return rows.T.to(like.dtype).contiguous()
 
 
 class _Captured:

@@ -13,11 +13,13 @@ from gorelm.backends.torch import (
     BLOCK_ROWS,
     DeviceLayer,
     TorchRows,
+    bring_near,
     held,
     hidden_outputs,
 )
 from gorelm.estimators.design import require_targets
 from gorelm.prox import Array
+from gorelm.quantiles import weighted_quantiles
 from gorelm.scaling import ROBUST_LEVELS, Scaling, robust_numbers
 from gorelm.solver import solve_rows
 
@@ -30,12 +32,8 @@ _FREE = 0.8  # share of a device's free memory that H may take
 def fit(model: Any, X: Any, y: Any, sample_weight: Any) -> None:
     """Fit a batch estimator on a device; see `LargeELM`."""
     X, T, w = _inputs(model, X, y, sample_weight)
-    if model.activation not in ACTIVATIONS:
-        raise ValueError(
-            f"{model.activation!r} nodes are not available on a device; use one of "
-            f"{', '.join(ACTIVATIONS)}"
-        )
-    model._require_streamable()
+    _require_activation(model.activation)
+    model._require_streamable("leave out device, pass arrays")
     known = ~torch.isnan(T)
     used = (w > 0) & known.any(1)
     require_targets(known[used].cpu().numpy())
@@ -49,18 +47,22 @@ def fit(model: Any, X: Any, y: Any, sample_weight: Any) -> None:
     T_scaled = (T_used - _like(T, model._target_scaling.centre)) / _like(
         T, model._target_scaling.scale
     )
-    T_scaled = torch.where(known, T_scaled, 0.0).to(X.dtype)
+    T_scaled = torch.where(known, T_scaled, 0.0)
+    remedy = "set target_scaling, or mark as NaN what cannot be measured"
     _refuse_huge(scaled, "X", "set input_scaling or rescale X")
-    _refuse_huge(T_scaled, "y", "set target_scaling, or mark as NaN what cannot be measured")
-    size = float(T_scaled.double().norm(dim=1).median())
-    omega = None if bool((w_used == 1).all()) else w_used.sqrt().to(X.dtype)
-    if omega is not None:
-        T_scaled = T_scaled * omega[:, None]
+    _refuse_huge(T_scaled, "y", remedy)
+    size = float(weighted_quantiles(_host(T_scaled.norm(dim=1)), 0.5, _host(w_used)))
+    omega = None if bool((w_used == 1).all()) else w_used.sqrt()
+    problem, settings = model._problem(), model._settings()
+    T_scaled = T_scaled if omega is None else T_scaled * omega[:, None]
+    T_scaled = bring_near(T_scaled, problem, omega, X)
+    _refuse_huge(T_scaled, "y", remedy)
+    omega = None if omega is None else omega.to(X.dtype)
     H = _hidden(model.hidden_, scaled, omega)
     observed = None if bool(known.all()) else known
-    problem, settings = model._problem(), model._settings()
-    owner: Any = TorchRows(H, T_scaled.contiguous(), model.hidden_.n_outputs, omega, observed)
-    solution = solve_rows(owner, problem, settings=settings, callback=model.callback)
+    owner: Any = TorchRows(H, T_scaled, model.hidden_.n_outputs, omega, observed)
+    with torch.cuda.device_of(X):  # where graphs are captured and kernels run
+        solution = solve_rows(owner, problem, settings=settings, callback=model.callback, near=True)
     del H, owner
     model._remember(model._weights_of(solution))
     model._judge(_scores(model, X, T), _host(used), _host(w_used), size)
@@ -69,6 +71,7 @@ def fit(model: Any, X: Any, y: Any, sample_weight: Any) -> None:
 def predict(model: Any, X: Any) -> Tensor:
     """Predict on the device of X; returns a tensor there."""
     check_is_fitted(model)
+    _require_activation(model.hidden_.activation)
     X = _tensor(X, None)
     if X.ndim != 2 or X.shape[1] != model.n_features_in_:
         raise ValueError(
@@ -79,6 +82,14 @@ def predict(model: Any, X: Any) -> Tensor:
     scaling = model._target_scaling
     y = outputs * _like(outputs, scaling.scale) + _like(outputs, scaling.centre)
     return y[:, 0] if model._one_target else y
+
+
+def _require_activation(name: str) -> None:
+    if name not in ACTIVATIONS:
+        raise ValueError(
+            f"{name!r} nodes are not available on a device; pass arrays, or use one of "
+            f"{', '.join(ACTIVATIONS)}"
+        )
 
 
 def _inputs(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,10 +105,19 @@ def _inputs(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Ten
         X, T, w = model._validate(X, y, sample_weight)
         if not isinstance(X, np.ndarray):
             raise TypeError("sparse inputs cannot be fitted on a device: pass a dense array")
-        X = torch.as_tensor(X, device=_device(model.device))
-        return X, _like(X, T, torch.float64), _like(X, w, torch.float64)
-    T = _tensor(y, X.device).double() if _is_tensor(y) else _like(X, np.asarray(y, dtype=float))
-    T = T.double()
+        X = torch.as_tensor(_writeable(X), device=_device(model.device))
+        return X, _like(X, _writeable(T), torch.float64), _like(X, w, torch.float64)
+    if y is None:
+        raise ValueError(
+            f"{type(model).__name__} requires y to be passed, but the target y is None"
+        )
+    T = (
+        _tensor(y, X.device).double()
+        if _is_tensor(y)
+        else _like(X, np.array(y, float), torch.float64)
+    )
+    if T.ndim not in (1, 2) or not T.numel():
+        raise ValueError(f"y must have one or two dimensions and a value, got {tuple(T.shape)}")
     model._one_target = T.ndim == 1
     T = T.reshape(len(T), -1)
     if len(T) != len(X):
@@ -115,6 +135,11 @@ def _inputs(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Tensor, Ten
     return X, T, w
 
 
+def _writeable(values: Array) -> Array:
+    """Return the array, or a copy where PyTorch would warn that it must not be written to."""
+    return values if values.flags.writeable else values.copy()
+
+
 def _is_tensor(values: Any) -> bool:
     return type(values).__module__.split(".")[0] in ("torch", "cupy")
 
@@ -124,6 +149,7 @@ def _tensor(values: Any, device: Any) -> Tensor:
         values = torch.from_dlpack(values)
     if device is not None:
         values = values.to(_device(device))
+    values = values.detach()
     return values if values.dtype == torch.float32 else values.double()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gorelm.admm import ADAPTIVE, Record, Settings, Solution, State
-from gorelm.backends.torch import TorchRows
+from gorelm.backends.torch import TorchRows, bring_near
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
 from gorelm.solver import solve_rows
@@ -21,15 +21,18 @@ Tensor = Any
 
 def tensor_system(H: Tensor, T: Any, like: Problem, omega: Array | None, tol: float) -> Any:
     """Check tensors and return their system; rows are multiplied by omega."""
-    H = H if H.dtype == torch.float32 else H.double()
-    T = torch.as_tensor(T, dtype=H.dtype, device=H.device)
+    H = H.detach() if H.dtype == torch.float32 else H.detach().double()
+    T = torch.as_tensor(T, dtype=torch.float64, device=H.device).detach()
     for name, A in (("H", H), ("T", T)):
         if not bool(torch.isfinite(A).all()):
             raise ValueError(f"{name} has values that are not finite")
-    if omega is None:
-        return TorchSystem(H, T, None)
-    weights = torch.as_tensor(omega, dtype=H.dtype, device=H.device)
-    return TorchSystem(H * weights[:, None], T * weights[:, None], weights)
+    there = None if omega is None else torch.as_tensor(omega, device=H.device)
+    weights = None if there is None else there.to(H.dtype)
+    if there is not None and weights is not None:
+        H, T = H * weights[:, None], T * there[:, None]
+    T = bring_near(T, like, there, H)
+    # The kernels go through rows one after the other in memory.
+    return TorchSystem(H.contiguous(), T, weights)
 
 
 class TorchSystem:
@@ -59,7 +62,8 @@ class TorchSystem:
     ) -> Solution:
         """Minimise a batch of problems."""
         rows: Any = TorchRows(self.H, self.T, self.H.shape[1], self._omega)
-        return solve_rows(rows, problem, settings=settings, callback=callback)
+        with torch.cuda.device_of(self.H):
+            return solve_rows(rows, problem, settings=settings, callback=callback, near=True)
 
     def largest_pull(self, problem: Problem) -> float:
         """Return the largest row of H'Y for the pull Y of the targets on an empty model."""

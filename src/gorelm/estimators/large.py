@@ -16,6 +16,7 @@ from gorelm.estimators.base import IterativeELM, SizedELM, parameters
 from gorelm.estimators.design import typical_size, usable_rows, validate_targets
 from gorelm.hidden import ACTIVATIONS
 from gorelm.prox import Array
+from gorelm.rows import bring_near
 from gorelm.scaling import Scaling
 from gorelm.solver import solve_rows
 from gorelm.stream import HiddenBlocks, RowBlocks, StreamedRows, fit_input_scaling
@@ -38,6 +39,11 @@ class LargeELM(SizedELM, IterativeELM):
     device: str | None = None
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        if self.device is not None and (is_dask(X) or isinstance(X, RowBlocks | Partitioned)):
+            raise TypeError(
+                f"rows in blocks cannot be fitted on a device (device={self.device!r}): pass an "
+                "array or a tensor, or leave out device"
+            )
         if self.device is not None or is_tensor(X):
             device_of(self).fit(self, X, y, sample_weight)
         elif is_dask(X) or isinstance(X, Partitioned):
@@ -72,9 +78,13 @@ class LargeELM(SizedELM, IterativeELM):
         n_rows, n_targets, n_hidden = *T_used.shape, self.hidden_.n_outputs
         loop = 44 * n_rows * n_targets + 24 * n_hidden**2 + X.nbytes
         H = HiddenBlocks(X, used, self._input_scaling, self.hidden_, omega, memory=budget - loop)
-        rows = StreamedRows(H, T_scaled, omega, observed)
         size = typical_size(T_scaled, w_used, omega)
-        found = solve_rows(rows, self._problem(), settings=self._settings(), callback=self.callback)
+        problem = self._problem()
+        T_scaled = bring_near(T_scaled, problem, omega, H.dtype)
+        rows = StreamedRows(H, T_scaled, omega, observed)
+        found = solve_rows(
+            rows, problem, settings=self._settings(), callback=self.callback, near=True
+        )
         del rows, H, T_scaled
         self._remember(self._weights_of(found))
         self._score(self._residuals(X, T), T, used, w_used, size)

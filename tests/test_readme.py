@@ -57,3 +57,9 @@ def test_demo_prints_what_the_readme_says(tmp_path):
 def test_links_and_pictures_exist():
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_modules_are_there_after_import_gorelm():
+    names = ("datasets", "diagnostics", "io", "metrics", "onnx", "path", "stream")
+    code = "import gorelm; " + "; ".join(f"gorelm.{name}.__doc__" for name in names)
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,5 +1,6 @@
 """Outlier-robust multi-target regression with random-feature networks."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ __all__ = [
 
 # Not for `import *`, which should not shadow other libraries' functions of these names.
 _FUNCTIONS = ("load", "save")
+_MODULES = ("datasets", "diagnostics", "io", "metrics", "onnx", "path", "stream")
 
 
 def __getattr__(name: str) -> Any:
@@ -65,8 +67,10 @@ def __getattr__(name: str) -> Any:
         from gorelm import io
 
         return getattr(io, name)
+    if name in _MODULES:
+        return import_module(f"gorelm.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__, *_FUNCTIONS])
+    return sorted({*globals(), *__all__, *_FUNCTIONS, *_MODULES})

@@ -18,6 +18,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -28,7 +29,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+from threadpoolctl import threadpool_limits
 
 from gorelm.admm import ADAPTIVE, Settings
 from gorelm.diagnostics import outlier_threshold, split_in_two
@@ -51,6 +53,7 @@ TWO_GROUPS = 0.75
 OUTER_FENCE = 3.0  # Tukey's, for rows to set aside once the groups are known
 FAR_FENCE = 10.0  # beyond it even a single row is pulled in
 GROSS = 10.0  # spreads of the targets; looking for two groups, larger errors count as this at first
+FEW_ROWS = 5000
 FARTHEST_INPUT = 20.0  # standard deviations; beyond, hidden nodes would extrapolate
 SCREEN_SETTINGS = Settings(tol=3e-3, max_iter=300)
 SCREEN_LAMS = 2.0 ** -np.arange(-1, 19, 2.0)  # in units of the lam that empties the model
@@ -287,7 +290,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         -------
         self : object
         """
-        with all_or_nothing(self):
+        with all_or_nothing(self), _few_threads(X):
             self._validate_params()
             self._fit(X, y, sample_weight)
         return self
@@ -557,3 +560,12 @@ def _without_gaps(T: Array, kept: Mask, w: Array) -> tuple[Array, Array]:
     known = ~np.isnan(T)
     means = (w @ np.nan_to_num(T)) / np.maximum(w @ known, np.finfo(float).tiny)
     return np.where(known, T, means), w
+
+
+def _few_threads(X: Any) -> AbstractContextManager[Any]:
+    """Hold BLAS to one thread where there are few rows: its threads would wait for each other."""
+    try:
+        few = _num_samples(X) <= FEW_ROWS
+    except TypeError:  # which the validation will explain
+        few = False
+    return threadpool_limits(1, "blas") if few else nullcontext()

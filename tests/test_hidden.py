@@ -18,7 +18,7 @@ RADIAL = [name for name, act in ACTIVATIONS.items() if act.radial]
 PERIODIC = [name for name, act in ACTIVATIONS.items() if act.periodic]
 ADDITIVE = [name for name in NAMES if name not in RADIAL]
 
-# h of z = a·x + b, or of the distance r = ‖x − c‖ and the width w; a new activation adds its line.
+# h of z = a·x + b, or of the distance r of x and c and the width w; a new activation adds its line.
 FORMULA = {
     "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
     "tanh": lambda z: (np.exp(z) - np.exp(-z)) / (np.exp(z) + np.exp(-z)),
@@ -30,7 +30,10 @@ FORMULA = {
     "cosine": lambda z: np.sin(z + np.pi / 2),
     "gaussian": lambda r, w: np.exp(-((r / w) ** 2)),
     "multiquadric": lambda r, w: np.hypot(r, w),
+    "laplace": lambda r, w: np.exp(-r / w),
 }
+
+ORDER = {"laplace": 1}  # of the norm that a radial node measures distances by
 
 SPARSE = [
     sparse.csr_matrix,
@@ -65,7 +68,8 @@ def naive(layer, X):
     for i, x in enumerate(X):
         for j, (a, b) in enumerate(zip(layer.A, layer.b, strict=True)):
             radial = layer.activation in RADIAL
-            H[i, j] = formula(np.linalg.norm(x - a), b) if radial else formula(x @ a + b)
+            r = np.linalg.norm(x - a, ORDER.get(layer.activation, 2))
+            H[i, j] = formula(r, b) if radial else formula(x @ a + b)
     return np.hstack([X[:, layer.inputs], H])
 
 
@@ -98,7 +102,9 @@ def test_uniform_golden(name):
     if name in RADIAL:  # two uniforms a node: which row, how wide
         np.testing.assert_array_equal(layer.A, [[1.0, 0.0], [0.0, 1.0]])
         np.testing.assert_allclose(
-            layer.b, [2**0.5 * 2**0.3714246350220449, 2**0.5 * 2**-0.608807179675555], rtol=1e-14
+            layer.b,
+            2 ** (1 / ORDER.get(name, 2)) * 2 ** np.array([0.3714246350220449, -0.608807179675555]),
+            rtol=1e-14,
         )
         return
     np.testing.assert_array_equal(
@@ -413,7 +419,7 @@ def test_centres_are_rows_and_widths_follow_the_data(name):
     layer = make_layer(name, 400, X=X)
     assert all(np.any(np.all(c == X, axis=1)) for c in layer.A)
     assert len(np.unique(layer.A, axis=0)) > 200
-    pairs = np.linalg.norm(X[:, None] - X[None], axis=2)
+    pairs = np.linalg.norm(X[:, None] - X[None], ORDER.get(name, 2), axis=2)
     factor = layer.b / np.median(pairs[pairs > 0])
     assert 0.4 < factor.min() < 0.6
     assert 1.7 < factor.max() < 2.3
@@ -449,9 +455,11 @@ def test_vanishing_width():
 @pytest.mark.parametrize("X", [np.ones((1, 3)), np.ones((5, 3)), np.full((4, 3), 1e-200)])
 @pytest.mark.parametrize("name", RADIAL)
 def test_degenerate_data_has_unit_distance(name, X):
-    X[0, 0] *= 1 + 1e-3 * (X[0, 0] < 1)  # distances that underflow count as none
+    X = X.copy()
+    X[0, 0] *= 1 + 1e-3 * (X[0, 0] < 1)  # squares that underflow count as none
     layer = make_layer(name, 50, X=X)
-    assert np.all((layer.b >= 0.5) & (layer.b < 2))
+    unit = np.ptp(X[:, 0]) or 1.0 if name == "laplace" else 1.0
+    assert np.all((layer.b >= 0.5 * unit) & (layer.b < 2 * unit))
     assert np.all(np.isfinite(layer.transform(X)))
 
 
@@ -497,7 +505,7 @@ def test_attributes():
     ("changes", "message"),
     [
         ({"activation": "sigmiod"}, r"'sigmiod'; known: sigmoid, tanh.*Did you mean 'sigmoid'"),
-        ({"activation": "xyz"}, r"known: .*multiquadric\.$"),
+        ({"activation": "xyz"}, r"known: .*laplace\.$"),
         ({"activation": None}, "Unknown activation None"),
         ({"weights": "cauchy"}, "weights must be 'uniform' or 'normal', got 'cauchy'"),
         ({"weight_scale": -1.0}, "weight_scale must be positive and finite, got -1"),

@@ -19,8 +19,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gorelm import RELMRegressor, RobustELMRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import split_in_two
-from gorelm.estimators.robust import Layer, Rows
+from gorelm.estimators.robust import SEARCH_LAYERS, Layer, Rows
 from gorelm.metrics import arrmse
+from gorelm.selection import folds_of
 
 
 def make(**params):
@@ -215,8 +216,10 @@ def test_ridges_with_missing_targets_are_those_of_the_known_rows():
     rows = Rows(data.X, T, w, 12, 0)
     _, H, omega = rows.draw(Layer("tanh", 1.0, True), slice(None))
     weighted = np.nan_to_num(T) * omega[:, None]
-    coefs = rows._path("squared", H, weighted, omega, ~np.isnan(T))
+    coefs = rows._path(slice(None), "squared", H, weighted, omega, ~np.isnan(T))
     for k, lam in enumerate(rows.lams("squared", H, weighted, omega)[:8]):
+        few = rows._path([k], "squared", H, weighted, omega, ~np.isnan(T))
+        np.testing.assert_allclose(few[:, 0], coefs[:, k], rtol=1e-6, atol=1e-9)
         for j, column in enumerate(T.T):
             known = ~np.isnan(column)
             gram = H[known].T @ H[known] + lam * np.eye(H.shape[1])
@@ -446,6 +449,49 @@ def test_search_rows_at_the_number_of_rows_changes_nothing():
     )
 
 
+def test_the_best_of_a_sample_are_compared_again_on_all_rows():
+    data = make_data(200)
+    model = make(search_rows=60, n_members=3).fit(data.X, data.T)
+    shrunk = make(search_rows=60, n_members=1).fit(data.X, data.T)
+    names = ("activation", "weight_scale", "direct_link")
+    best = [getattr(model.members_[0], name) for name in names]
+    assert best == [getattr(shrunk.members_[0], name) for name in names]
+    rows = Rows(model._scaled(data.X), model._target_scaling.apply(data.T)[0], np.ones(200), 25, 0)
+    [fold, *_] = folds_of(3, data.X, data.T, 0)
+    tried = [SEARCH_LAYERS[0], SEARCH_LAYERS[-1]]
+    for layer in tried:
+        whole = rows.out_of_fold(layer, slice(None), "squared", np.ones(200, bool), fold)
+        some = rows.out_of_fold(layer, np.array([3, 7]), "squared", np.ones(200, bool), fold)
+        np.testing.assert_allclose(some, whole[:, [3, 7]], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "nodes"), [(10, 1000), (2400, 1200), (100_000, 3000)])
+def test_more_rows_have_more_nodes(rows, nodes):
+    kept = np.ones(rows, dtype=bool)
+    assert RobustELMRegressor()._n_nodes(kept) == nodes
+    assert RobustELMRegressor()._n_nodes() == 1000  # of a sample
+    assert RobustELMRegressor(n_hidden=77)._n_nodes(kept) == 77
+
+
+@pytest.mark.parametrize(("size", "pulled", "left_out"), [(4, 0, 0), (40, 3, 0), (4000, 3, 3)])
+def test_rows_far_off_in_a_clean_table(monkeypatch, size, pulled, left_out):
+    """Many times the typical error is no damage while it is small beside the targets' spread."""
+    rng = np.random.default_rng(0)
+    T = rng.normal(size=(400, 2))
+    errors = rng.normal(size=(400, 2)) * rng.uniform(0, 0.4, size=(400, 1))
+    errors[:3] = size
+    model = make()
+    monkeypatch.setattr("gorelm.estimators.robust._split", lambda *args: (np.inf, 0.0))  # one group
+    monkeypatch.setattr(model, "_best", lambda *args: [])
+    monkeypatch.setattr(model, "_out_of_fold", lambda rows, *args: rows.T + errors)
+    every = np.ones(400, dtype=bool)
+    folds = folds_of(3, T, T, 0)
+    kept, _, moved = model._screen(T, T, np.ones(400), folds, every, 0)
+    assert not model.contaminated_
+    assert (moved != T).any(axis=1).sum() == pulled
+    assert (~kept).sum() == left_out
+
+
 @pytest.mark.parametrize("search_rows", [2, 5, 79])
 def test_few_rows_to_search(search_rows):
     data = make_data(ratio=0.2)
@@ -472,7 +518,8 @@ def test_members(n_members):
     data = make_data()
     model = make(n_members=n_members).fit(data.X, data.T)
     layers = len(model.cv_results_["mean_test_score"])
-    assert len(model.members_) == min(n_members, layers)
+    scores = model.cv_results_["mean_test_score"][:n_members]
+    assert len(model.members_) == (scores >= 2 * scores[0]).sum() <= min(n_members, layers)
     table = pd.DataFrame(model.cv_results_)
     assert table["mean_test_score"].is_monotonic_decreasing
     assert not table.isna().any(axis=None)

@@ -51,6 +51,12 @@ def _multiquadric(D2: FloatArray, w: FloatArray) -> None:
     np.sqrt(D2, out=D2)
 
 
+def _laplace(D: FloatArray, w: FloatArray) -> None:
+    """exp(−‖x − c‖₁ / w)."""
+    D /= -np.maximum(w, np.finfo(w.dtype).tiny)
+    np.exp(D, out=D)
+
+
 class Activation(NamedTuple):
     """An activation function, and what kind of node it belongs to.
 
@@ -58,16 +64,19 @@ class Activation(NamedTuple):
     ----------
     apply : callable
         Overwrites its argument by its value: ``apply(Z)`` with z = a·x + b for an additive node,
-        ``apply(D2, w)`` with the squared distances ‖x − c‖² and the widths for a radial one.
+        ``apply(D, w)`` with the distances from the centres and the widths for a radial one.
     periodic : bool
         The bias is a phase, uniform on [0, 2π) (random Fourier features).
     radial : bool
         The node has a centre and a width in place of a direction and a bias.
+    cityblock : bool
+        A radial node's distances are ‖x − c‖₁; else they are ‖x − c‖².
     """
 
     apply: Callable[..., Any]
     periodic: bool = False
     radial: bool = False
+    cityblock: bool = False
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -81,4 +90,5 @@ ACTIVATIONS: dict[str, Activation] = {
     "cosine": Activation(lambda Z: np.cos(Z, out=Z), periodic=True),
     "gaussian": Activation(_gaussian, radial=True),
     "multiquadric": Activation(_multiquadric, radial=True),
+    "laplace": Activation(_laplace, radial=True, cityblock=True),
 }

@@ -3,7 +3,7 @@
 A layer maps the rows x of X (N, n_features) to the rows h of H (N, n_outputs):
 
     additive nodes   h_j = act(a_j·x + b_j)
-    radial nodes     h_j = act(‖x − c_j‖², w_j)
+    radial nodes     h_j = act(‖x − c_j‖², w_j) or act(‖x − c_j‖₁, w_j)
 
 Nothing in a layer is trained. Every node is a fixed number of uniform draws from one seed, so a
 layer is reproduced, extended and stored as a few numbers and arrays.
@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from scipy.spatial.distance import cdist
 from scipy.special import ndtri
 from sklearn.utils import check_random_state
 
-from gorelm.activations import ACTIVATIONS
+from gorelm.activations import ACTIVATIONS, Activation
 from gorelm.prox import Array as FloatArray
 
 __all__ = ["ACTIVATIONS", "HiddenLayer"]
@@ -49,7 +50,7 @@ class HiddenLayer:
 
     Radial nodes have a row of the training inputs as centre c, and a width w:
 
-    - gaussian exp(−‖x − c‖²/w²), multiquadric sqrt(‖x − c‖² + w²);
+    - gaussian exp(−‖x − c‖²/w²), multiquadric sqrt(‖x − c‖² + w²), laplace exp(−‖x − c‖₁/w);
     - w = f·d/weight_scale, with f log-uniform on [1/2, 2) and d the median distance between
       random pairs of distinct rows (1 if there are none).
 
@@ -209,7 +210,7 @@ class HiddenLayer:
             X = _as_rows(X, self.n_features)
             cdf = _cumulative(sample_weight, X.shape[0])
             A = _sample(X, cdf, U[:, 0]) + self._offset(offset)
-            b = 4 ** (U[:, 1] - 0.5) * _typical_distance(X, cdf) / self.weight_scale
+            b = 4 ** (U[:, 1] - 0.5) * _typical_distance(X, cdf, act) / self.weight_scale
         else:
             # The inverse distribution function; 0, which ndtri sends to −inf, stands for 2^−54.
             Q = 2 * U - 1 if self.weights == "uniform" else ndtri(np.maximum(U, 2.0**-54))
@@ -285,8 +286,10 @@ class HiddenLayer:
         shift: FloatArray
         # Differences of squares lose half the digits: distances are float64 for any X.
         inner = np.dtype(np.float64) if act.radial else dtype
-        if act.radial:  # ‖x + offset − c‖² = ‖x‖² − 2 x·c' + ‖c'‖²  with c' = c − offset
-            C = self.A - offset
+        C = self.A - offset
+        if act.cityblock:  # ‖x + offset − c‖₁ = ‖x − c'‖₁  with c' = c − offset
+            M, shift = C, np.zeros(1)
+        elif act.radial:  # ‖x + offset − c‖² = ‖x‖² − 2 x·c' + ‖c'‖²
             M, shift = -2 * C.T, _squared_norms(C)
         else:  # a·(x + offset) + b = a·x + (b + a·offset)
             M, shift = self.A.T, self.b + self.A @ offset
@@ -306,17 +309,17 @@ class HiddenLayer:
                     block[:, :n_inputs] = _dense(x[:, self.inputs]) + offset[self.inputs]
                 Z = block if in_place else buffer[: len(block)]
                 x = _clipped(x, dtype).astype(inner, copy=False)
-                if sparse.issparse(x):
+                if act.cityblock:
+                    Z[...] = cdist(_dense(x), M, "cityblock")
+                elif sparse.issparse(x):
                     Z[...] = x @ M
                 else:
                     np.matmul(x, M, out=Z)
                 Z += shift
-                if act.radial:
+                if act.radial and not act.cityblock:
                     Z += _squared_norms(x)[:, None]
                     np.maximum(Z, 0, out=Z)
-                    act.apply(Z, self.b)
-                else:
-                    act.apply(Z)
+                act.apply(Z, self.b) if act.radial else act.apply(Z)
                 if not in_place:
                     block[:, n_inputs:] = Z
         return out
@@ -382,9 +385,10 @@ def _sample(X: Any, cdf: FloatArray, u: FloatArray) -> FloatArray:
     return np.asarray(_dense(_clipped(X[at], dtype)), dtype=np.float64)
 
 
-def _typical_distance(X: Any, cdf: FloatArray) -> float:
+def _typical_distance(X: Any, cdf: FloatArray, act: Activation) -> float:
     """Median distance between random pairs of distinct rows; 1 if no two differ."""
     # The same pairs for every seed: the distance is a property of the data alone.
     u = np.random.RandomState(0).random_sample((2, _N_PAIRS))
-    d = np.sqrt(_squared_norms(_sample(X, cdf, u[0]) - _sample(X, cdf, u[1])))
+    difference = _sample(X, cdf, u[0]) - _sample(X, cdf, u[1])
+    d = np.abs(difference).sum(axis=1) if act.cityblock else np.sqrt(_squared_norms(difference))
     return float(np.median(d[d > 0])) if np.any(d > 0) else 1.0

@@ -207,7 +207,11 @@ def _hidden(graph: Graph, layer: HiddenLayer, x: str) -> str:
     parts = []
     if len(layer.inputs) or not layer.n_nodes:  # a layer of nothing is no columns of x
         parts.append(graph("Gather", x, layer.inputs.astype(np.int64), axis=1))
-    if layer.n_nodes and ACTIVATIONS[layer.activation].radial:
+    act = ACTIVATIONS[layer.activation]
+    if layer.n_nodes and act.cityblock:
+        H = _ACTIVATIONS[layer.activation](graph, graph.distances(x, layer.A), layer.b)
+        parts.append(graph.cast(H, graph.dtype_of(x)))
+    elif layer.n_nodes and act.radial:
         # Differences of squares lose half the digits: distances are float64 for any x.
         wide = graph.cast(x, DOUBLE)
         squares = graph("ReduceSumSquare", wide, axes=[1])
@@ -246,4 +250,7 @@ _ACTIVATIONS: dict[str, Callable[..., str]] = {
     "cosine": lambda graph, Z: graph("Cos", Z),
     "gaussian": _gaussian,
     "multiquadric": lambda graph, D2, w: graph("Sqrt", graph("Add", D2, w * w)),
+    "laplace": lambda graph, D, w: graph(
+        "Exp", graph("Div", D, -np.maximum(w, np.finfo(w.dtype).tiny))
+    ),
 }

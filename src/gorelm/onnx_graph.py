@@ -61,6 +61,22 @@ class Graph:
         self._dtypes[encoded] = np.dtype(np.float32)
         return self.cast(self("Squeeze", encoded, np.array([1])), DOUBLE)
 
+    def distances(self, x: str, centres: np.ndarray[Any, Any]) -> str:
+        """Add ‖x − c‖₁ of every row and centre, row after row: (N, centres), float64."""
+        helper = self._onnx.helper
+        x = self.cast(x, DOUBLE)
+        # All rows at once would take N times the memory of the centres.
+        one = self._info("row", DOUBLE, [centres.shape[1]])
+        out = self._info("row/distances", DOUBLE, [len(centres)])
+        C, axis = self._named(centres, DOUBLE), self._named(np.array([1]), DOUBLE)
+        body = [
+            helper.make_node("Sub", [C, "row"], ["row/difference"]),
+            helper.make_node("Abs", ["row/difference"], ["row/sizes"]),
+            helper.make_node("ReduceSum", ["row/sizes", axis], ["row/distances"], keepdims=0),
+        ]
+        each_row = helper.make_graph(body, "distances", [one], [out])
+        return self("Scan", x, body=each_row, num_scan_inputs=1)
+
     def cast(self, x: str, dtype: np.dtype[Any]) -> str:
         """Return x as another type."""
         if self._dtypes[x] == dtype:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add what both commands take: the table, and how to fit it."""
     for add in (
-        click.option("--nodes", type=click.IntRange(1), default=1000, show_default=True,
-                     help="Hidden nodes of every network."),
+        click.option("--nodes", type=click.IntRange(1),
+                     help="Hidden nodes of every network.  [1000; above 2000 rows, 3000 at most]"),
         click.option("--jobs", type=click.IntRange(1), default=1, show_default=True,
                      help="Processes; more pay from some thousand rows on."),
         click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True,
@@ -84,13 +84,16 @@ def fit(
     click.echo("\n".join(_next(data, targets, features, model_path, report_path)))
 
 
-def _fitted(table: Table, seed: int, jobs: int, nodes: int) -> Any:
+def _fitted(table: Table, seed: int, jobs: int, nodes: int | None) -> Any:
     import warnings
 
     from gorelm import RobustELMRegressor, TableRegressor
 
     robust = RobustELMRegressor(
-        n_hidden=nodes, n_jobs=jobs, missing_targets="ignore", progress=sys.stderr.isatty()
+        n_hidden=nodes or "auto",
+        n_jobs=jobs,
+        missing_targets="ignore",
+        progress=sys.stderr.isatty(),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # its notes say the same

@@ -16,8 +16,8 @@ n_hidden : int, default=1000
 LAYER = """\
 activation : str, default="sigmoid"
     Hidden function: "sigmoid", "tanh", "relu", "leaky_relu", "softplus", "sine", "cosine" (random
-    Fourier features), "hardlim", or radial nodes centred on training rows, "gaussian" and
-    "multiquadric".
+    Fourier features), "hardlim", or radial nodes centred on training rows, "gaussian",
+    "multiquadric" and "laplace".
 weights : {"uniform", "normal"}, default="uniform"
     Distribution of the hidden weights and biases: uniform on [-1, 1] as in the paper, or standard
     normal.

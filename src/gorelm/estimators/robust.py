@@ -4,11 +4,12 @@ Three steps, each on rows that the models judging them have not seen:
 
 1. *Screen.* A few GOR-ELMs (l2,1 loss: bounded pull of every row) over a coarse path. Their
    out-of-fold errors, as the mean over the targets of log(1 + |error|), either fall into two clear
-   groups, then the upper one is set aside, or they do not, then every row stays, and only what is
-   far beyond all others is pulled in towards its prediction.
+   groups, then the upper one is set aside, or they do not, then all rows stay but for single gross
+   ones, and only what is far beyond all others is pulled in towards its prediction.
 2. *Search.* Ridge paths (closed form) of many hidden layers on the rows that stay; the best few
    layers, each at its best penalty, become the members of an ensemble. Their out-of-fold errors
-   judge all rows again: what the screen missed goes, what it took wrongly comes back.
+   judge all rows again: what the screen missed goes, what it took wrongly comes back. Of many
+   rows only a sample is searched, and the best of it are compared again on all.
 3. *Fit.* The members are fitted on all rows that stay, with the Huberised l2,1 loss where rows
    were set aside, so that an outlier that hides among them has a bounded pull too.
 """
@@ -27,7 +28,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
@@ -52,12 +53,21 @@ __all__ = ["RobustELMRegressor"]
 TWO_GROUPS = 0.75
 OUTER_FENCE = 3.0  # Tukey's, for rows to set aside once the groups are known
 FAR_FENCE = 10.0  # beyond it even a single row is pulled in
-GROSS = 10.0  # spreads of the targets; looking for two groups, larger errors count as this at first
+# Looking for two groups, errors of more spreads of the targets count as this at first; where there
+# is one group, rows this many times beyond its far fence are set aside.
+GROSS = 10.0
 FEW_ROWS = 5000
 FARTHEST_INPUT = 20.0  # standard deviations; beyond, hidden nodes would extrapolate
 SCREEN_SETTINGS = Settings(tol=3e-3, max_iter=300)
 SCREEN_LAMS = 2.0 ** -np.arange(-1, 19, 2.0)  # in units of the lam that empties the model
-SEARCH_LAMS = 2.0 ** -np.linspace(0, 34, 18)  # in units of the squared norm of H
+SEARCH_LAMS = 2.0 ** -np.linspace(0, 38, 20)  # in units of the squared norm of H
+NODES, MOST_NODES = 1000, 3000
+FEW_LAMS = 5
+# How far from the best penalty of a sample to look for that of all rows: more data need less.
+STEPS_FROM_SAMPLE = np.arange(-1, 4)
+FINALISTS = 8
+FEW_CHANGES = 0.01  # share of rows that may change sides without another search
+MUCH_WORSE = 2.0  # times the best layer's squared error: too much for a member
 
 
 @dataclass(frozen=True)
@@ -70,12 +80,12 @@ class Layer:
 
     def settings(self, n_hidden: int, n_features: int, seed: int) -> dict[str, Any]:
         """Return the parameters of an estimator with this layer."""
-        linear = self.activation == "linear"
+        linear, radial = self.activation == "linear", self.activation == "laplace"
         return {
             "n_hidden": 0 if linear else n_hidden,
             "activation": "tanh" if linear else self.activation,
             # Uniform weights on [-1, 1] have variance 1/3, inputs variance 1.
-            "weight_scale": self.spread * np.sqrt(3.0 / n_features),
+            "weight_scale": self.spread if radial else self.spread * np.sqrt(3.0 / n_features),
             "direct_link": self.direct_link,
             # Every layer draws weights of its own, so that averaging cuts their variance.
             "random_state": (seed + zlib.crc32(repr(self).encode())) % 2**31,
@@ -94,9 +104,12 @@ SCREEN_LAYERS = (
 )
 SEARCH_LAYERS = (
     LINEAR,
-    *(Layer("cosine", s, link) for s in (0.25, 0.5, 1.0) for link in (False, True)),
-    *(Layer("tanh", s, False) for s in (0.5, 1.0, 2.0, 4.0)),
+    *(Layer("cosine", s, True) for s in (0.25, 0.5, 1.0)),
+    Layer("cosine", 1.0, False),
+    *(Layer("tanh", s, False) for s in (2.0, 4.0)),
     *(Layer("relu", 1.0, link) for link in (False, True)),
+    *(Layer("laplace", s, link) for s in (0.3, 1.0, 3.0) for link in (False, True)),
+    Layer("laplace", 10.0, True),
 )
 
 
@@ -133,8 +146,11 @@ class Rows:
         like = Problem(loss, [1.0, 1.0], 1.0, 1.0)
         return SCREEN_LAMS * (System(H, T, like, omega).largest_pull(like) or 1.0)
 
-    def out_of_fold(self, layer: Layer, loss: LossName, kept: Mask, fold: Fold) -> Array:
-        """Fit on a fold's kept training rows, predict its test rows: (n, lams, m)."""
+    def out_of_fold(self, layer: Layer, lams: Any, loss: LossName, kept: Mask, fold: Fold) -> Array:
+        """Fit on a fold's kept training rows, predict its test rows: (n, lams, m).
+
+        `lams` selects from the path, by a slice or indices.
+        """
         train = fold.train[kept[fold.train]]
         if not len(train) or np.isnan(self.T[train]).all(axis=0).any():
             raise ValueError(
@@ -145,17 +161,18 @@ class Rows:
         observed = ~np.isnan(self.T[train])
         if omega is not None:
             T = T * omega[:, None]
-        coefs = self._path(loss, H, T, omega, observed)
+        coefs = self._path(lams, loss, H, T, omega, observed)
         outputs = hidden.transform(self.X[fold.test]) @ coefs.reshape(len(coefs), -1)
         return np.asarray(outputs.reshape(len(fold.test), *coefs.shape[1:]))
 
     def _path(
-        self, loss: LossName, H: Array, T: Array, omega: Array | None, observed: Mask
+        self, which: Any, loss: LossName, H: Array, T: Array, omega: Array | None, observed: Mask
     ) -> Array:
-        """Return the output weights at every penalty: (L, lams, m)."""
-        like = Problem(loss, [1.0, 1.0], 1.0, 1.0)
+        """Return the output weights at some of the penalties: (L, lams, m)."""
         settings = ADAPTIVE if loss == "squared" else SCREEN_SETTINGS
-        lams = self.lams(loss, H, T, omega)
+        lams = self.lams(loss, H, T, omega)[which]
+        # A Cholesky factor for each of a few penalties takes less than the eigenvectors for all.
+        like = Problem(loss, np.ones(1 if len(lams) <= FEW_LAMS else 2), 1.0, 1.0)
         coefs = np.empty((H.shape[1], len(lams), T.shape[1]))
         for rows, columns, known in _parts(loss, observed):
             roots = None if omega is None else omega[rows]
@@ -202,15 +219,17 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     Parameters
     ----------
-    n_hidden : int, default=1000
-        Hidden nodes of every member.
-    n_members : int, default=5
-        Networks to average.
+    n_hidden : int or "auto", default="auto"
+        Hidden nodes of every member. "auto": 1000, and with more than 2000 rows half as many nodes
+        as rows, up to 3000.
+    n_members : int, default=6
+        Most networks to average; those with more than twice the squared error of the best are left
+        out.
     cv : int, splitter or iterable of splits, default=5
         Folds of the search.
     search_rows : int, default=1000
-        Layers and penalties are compared on a random sample of so many rows when there are more;
-        the chosen ones are judged and fitted on all.
+        Layers and penalties are first compared on a random sample of so many rows when there are
+        more; the best of them are compared again, judged and fitted on all.
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
     n_jobs : int, default=None
@@ -232,7 +251,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     outlier_threshold_ : float
         Scores above it are flagged.
     outlier_mask_ : ndarray of bool, shape (n_samples,)
-        The flagged rows; they had no part in the fit if `contaminated_`.
+        The flagged rows; they had no part in the fit if `contaminated_` (if not, then those only
+        that are ten times farther off than any tail).
     out_of_fold_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
         What the members' layers and penalties, fitted without the row's fold, predict for each
         row, in the units of y (NaN where `cv` never tests). ``y - out_of_fold_`` tells which of a
@@ -255,7 +275,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_hidden": [Interval(Integral, 1, None, closed="left")],
+        "n_hidden": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "n_members": [Interval(Integral, 1, None, closed="left")],
         "cv": ["cv_object"],
         "search_rows": [Interval(Integral, 2, None, closed="left")],
@@ -265,8 +285,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
 
-    n_hidden: int = 1000
-    n_members: int = 5
+    n_hidden: int | str = "auto"
+    n_members: int = 6
     cv: Any = 5
     search_rows: int = 1000
     missing_targets: str = "error"
@@ -307,6 +327,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         kept, telling, T = self._screen(X, T, w, folds, usable, seed)
         members, kept = self._search(X, T, w, folds, kept, telling, seed)
+        members = self._refined(X, T, w, folds, members, kept, seed)
         self._fit_members(X, T, w, members, kept, seed)
 
     def _scaled(self, X: Array) -> Array:
@@ -327,9 +348,12 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not telling.any():
             return usable, telling, T
         scaled = scaling.apply(T)[0][:, telling]
-        rows = Rows(X, scaled, w, self.n_hidden, seed)
-        sample = self._sample(usable, folds, seed)
-        members = self._best(rows, SCREEN_LAYERS, "l21", usable, sample, 3, "screening rows")
+        rows = Rows(X, scaled, w, self._n_nodes(), seed)
+        # Robust paths take longer than ridges, and their layers need not be the very best.
+        sample = self._sample(usable, folds, seed, max(self.search_rows // 2, 2))
+        members = self._best(rows, _every(SCREEN_LAYERS), "l21", usable, sample, "screening rows")[
+            :3
+        ]
         errors = self._out_of_fold(rows, members, "l21", usable, sample, folds) - rows.T
         tested = usable & _tested(folds, len(T))
         sizes = log_sizes(errors)
@@ -338,11 +362,13 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if self.contaminated_:
             return usable & ~(tested & (sizes > threshold)), telling, T
         norms = _known_norms(errors)
-        far = outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE)
+        # Where errors are tiny, many times their spread is still no reason to doubt a row.
+        far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
+        gross = tested & (norms > GROSS * far)  # no heavy tail reaches so far
         excess = np.where(tested & (norms > far), 1.0 - far / np.maximum(norms, 1e-100), 0.0)
         T = T.copy()
         T[:, telling] += excess[:, None] * errors * scaling.scale[telling]
-        return usable, telling, T
+        return usable & ~gross, telling, T
 
     def _search(
         self,
@@ -360,11 +386,13 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         spread = Scaling.fit("robust", T[usable], w[usable]).scale
         for _ in range(2 if self.contaminated_ else 1):
             scaling = Scaling.fit("standard", *_without_gaps(T, kept, w))
-            rows = Rows(X, scaling.apply(T)[0], w, self.n_hidden, seed)
-            sample = self._sample(usable, folds, seed)
-            members = self._best(
-                rows, SEARCH_LAYERS, "squared", kept, sample, self.n_members, "searching layers"
+            rows = Rows(X, scaling.apply(T)[0], w, self._n_nodes(), seed)
+            sample = self._sample(usable, folds, seed, self.search_rows)
+            ranked = self._best(
+                rows, _every(SEARCH_LAYERS), "squared", kept, sample, "searching layers"
             )
+            self.cv_results_ = _table(ranked)
+            members = ranked[: self.n_members]
             predicted = self._out_of_fold(rows, members, "squared", kept, sample, folds)
             errors = predicted - rows.T
             fitted = kept & tested
@@ -385,20 +413,47 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             if not self.contaminated_:
                 break
             before, kept = kept, usable & ~self.outlier_mask_
-            if (before == kept).all():
+            if (before != kept).mean() <= FEW_CHANGES:
                 break
-        return members, kept
+        return ranked, kept
+
+    def _refined(
+        self,
+        X: Array,
+        T: Array,
+        w: Array,
+        folds: list[Fold],
+        ranked: list[_Member],
+        kept: Mask,
+        seed: int,
+    ) -> list[_Member]:
+        """Return the members; of those best on a sample, the best with all rows and nodes."""
+        usable = (w > 0) & ~np.isnan(T).all(axis=1)
+        if usable.sum() > self.search_rows:
+            rows = Rows(X, self._target_scaling.apply(T)[0], w, self._n_nodes(kept), seed)
+            last = len(SEARCH_LAMS) - 1
+            finalists = [
+                (c.layer, np.unique(np.clip(c.lam + STEPS_FROM_SAMPLE, 0, last)))
+                for c in ranked[: max(FINALISTS, self.n_members)]
+            ]
+            # One row that nothing explains would decide; it is fitted, but no judge.
+            judges = kept & ~self.outlier_mask_
+            ranked = self._best(
+                rows, finalists, "squared", kept, folds[:1], "comparing the best", judges
+            )
+        least = MUCH_WORSE * ranked[0].score
+        return [member for member in ranked[: self.n_members] if member.score >= least]
 
     def _fit_members(
         self, X: Array, T: Array, w: Array, members: list[_Member], kept: Mask, seed: int
     ) -> None:
         scaled = self._target_scaling.apply(T)[0]
-        rows = Rows(X, scaled, w, self.n_hidden, seed)
+        rows = Rows(X, scaled, w, self._n_nodes(kept), seed)
         self.members_ = []
         for member in members:
             _, H, omega = rows.draw(member.layer, kept)
             lam = float(rows.lams("squared", H, scaled[kept], omega)[member.lam])
-            settings = member.layer.settings(self.n_hidden, X.shape[1], seed)
+            settings = member.layer.settings(rows.n_hidden, X.shape[1], seed)
             settings |= {"missing_targets": self.missing_targets}
             model: Any = RELMRegressor(1.0 / lam, **settings)
             if self.contaminated_:
@@ -411,21 +466,36 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     # -- what they share -------------------------------------------------------------------------
 
-    def _sample(self, usable: Mask, folds: list[Fold], seed: int) -> list[Fold]:
-        """Return the folds, thinned to `search_rows` rows if there are more."""
+    def _n_nodes(self, kept: Mask | None = None) -> int:
+        """Return the number of nodes for a sample, or for the rows of the last fit."""
+        if not isinstance(self.n_hidden, str):
+            return self.n_hidden
+        half = 0 if kept is None else int(kept.sum()) // 2
+        return min(max(NODES, half), MOST_NODES)
+
+    def _sample(self, usable: Mask, folds: list[Fold], seed: int, size: int) -> list[Fold]:
+        """Return the folds; with more than `search_rows` rows, thinned to some `size` rows."""
         if usable.sum() <= self.search_rows:
             return [Fold(fold.train, fold.test) for fold in folds]
         chosen = np.zeros(len(usable), dtype=bool)
         rng = np.random.default_rng(seed)
-        chosen[rng.choice(np.flatnonzero(usable), self.search_rows, replace=False)] = True
+        chosen[rng.choice(np.flatnonzero(usable), size, replace=False)] = True
         return [Fold(f.train[chosen[f.train]], f.test[chosen[f.test]]) for f in folds]
 
     def _run(
-        self, rows: Rows, layers: Any, loss: LossName, kept: Mask, folds: list[Fold], what: str
+        self,
+        rows: Rows,
+        candidates: list[tuple[Layer, Any]],
+        loss: LossName,
+        kept: Mask,
+        folds: list[Fold],
+        what: str,
     ) -> Iterator[list[Array]]:
-        """Yield each layer's out-of-fold predictions, one array per fold."""
+        """Yield out-of-fold predictions of layers at some penalties, one array per fold."""
         tasks = [
-            delayed(rows.out_of_fold)(layer, loss, kept, fold) for layer in layers for fold in folds
+            delayed(rows.out_of_fold)(layer, lams, loss, kept, fold)
+            for layer, lams in candidates
+            for fold in folds
         ]
         work = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
         done: list[Array] = []
@@ -438,38 +508,33 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _best(
         self,
         rows: Rows,
-        layers: tuple[Layer, ...],
+        candidates: list[tuple[Layer, Any]],
         loss: LossName,
         kept: Mask,
         folds: list[Fold],
-        count: int,
         what: str,
+        judges: Mask | None = None,
     ) -> list[_Member]:
-        """Return the best layers, each at its best penalty, best first."""
+        """Return layers, each at the best of its penalties, best first.
+
+        Judged by their errors on `judges`; default: all kept rows.
+        """
         tested = np.concatenate([fold.test for fold in folds])
-        scored = kept[tested]
+        scored = (kept if judges is None else judges)[tested]
         T, w = rows.T[tested], rows.w[tested]
-        candidates = []
-        for layer, parts in zip(
-            layers, self._run(rows, layers, loss, kept, folds, what), strict=True
-        ):
+        ranked = []
+        runs = self._run(rows, candidates, loss, kept, folds, what)
+        for (layer, lams), parts in zip(candidates, runs, strict=True):
             predicted = np.concatenate(parts)
             errors = np.nan_to_num(predicted[scored] - T[scored][:, None])
             squares = np.einsum("npm,npm->np", errors, errors)
             losses = w[scored] @ (squares if loss == "squared" else np.sqrt(squares))
-            lam = int(np.argmin(losses))
-            score = -float(losses[lam] / w[scored].sum())
-            candidates.append(_Member(layer, lam, score, predicted[:, lam]))
-        candidates.sort(key=lambda member: -member.score)
-        if loss == "squared":
-            self.cv_results_ = {
-                "activation": np.array([c.layer.activation for c in candidates]),
-                "spread": np.array([c.layer.spread for c in candidates]),
-                "direct_link": np.array([c.layer.direct_link for c in candidates]),
-                "penalty": SEARCH_LAMS[[c.lam for c in candidates]],
-                "mean_test_score": np.array([c.score for c in candidates]),
-            }
-        return candidates[:count]
+            best = int(np.argmin(losses))
+            score = -float(losses[best] / w[scored].sum())
+            lam = int(np.arange(len(SEARCH_LAMS))[lams][best])
+            ranked.append(_Member(layer, lam, score, predicted[:, best]))
+        ranked.sort(key=lambda member: -member.score)
+        return ranked
 
     def _out_of_fold(
         self,
@@ -488,11 +553,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 np.add.at(total, tested, member.predicted)
             np.add.at(count, tested, float(len(members)))
         else:
-            layers = [member.layer for member in members]
-            runs = self._run(rows, layers, loss, kept, folds, "judging rows")
-            for member, parts in zip(members, runs, strict=True):
+            chosen = [(member.layer, [member.lam]) for member in members]
+            for parts in self._run(rows, chosen, loss, kept, folds, "judging rows"):
                 for fold, predicted in zip(folds, parts, strict=True):
-                    total[fold.test] += predicted[:, member.lam]
+                    total[fold.test] += predicted[:, 0]
                     count[fold.test] += 1.0
         return np.asarray(total / np.maximum(count, 1.0)[:, None])
 
@@ -515,6 +579,21 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         mean = np.mean([member.predict(X) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(X), -1))
         return np.asarray(y[:, 0] if self._one_target else y)
+
+
+def _every(layers: tuple[Layer, ...]) -> list[tuple[Layer, Any]]:
+    """Return the layers with the whole path of penalties."""
+    return [(layer, slice(None)) for layer in layers]
+
+
+def _table(ranked: list[_Member]) -> dict[str, Any]:
+    return {
+        "activation": np.array([c.layer.activation for c in ranked]),
+        "spread": np.array([c.layer.spread for c in ranked]),
+        "direct_link": np.array([c.layer.direct_link for c in ranked]),
+        "penalty": SEARCH_LAMS[[c.lam for c in ranked]],
+        "mean_test_score": np.array([c.score for c in ranked]),
+    }
 
 
 def _tested(folds: list[Fold], n_rows: int) -> Mask:

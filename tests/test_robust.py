@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gorelm import RELMRegressor, RobustELMRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import split_in_two
-from gorelm.estimators.robust import SEARCH_LAYERS, Layer, Rows
+from gorelm.estimators.candidates import SEARCH_LAYERS, Layer, Rows
 from gorelm.metrics import arrmse
 from gorelm.selection import folds_of
 
@@ -482,8 +482,8 @@ def test_rows_far_off_in_a_clean_table(monkeypatch, size, pulled, left_out):
     errors[:3] = size
     model = make()
     monkeypatch.setattr("gorelm.estimators.robust._split", lambda *args: (np.inf, 0.0))  # one group
-    monkeypatch.setattr(model, "_best", lambda *args: [])
-    monkeypatch.setattr(model, "_out_of_fold", lambda rows, *args: rows.T + errors)
+    monkeypatch.setattr(Rows, "best", lambda *args: [])
+    monkeypatch.setattr(Rows, "average", lambda rows, *args: rows.T + errors)
     every = np.ones(400, dtype=bool)
     folds = folds_of(3, T, T, 0)
     kept, _, moved = model._screen(T, T, np.ones(400), folds, every, 0)

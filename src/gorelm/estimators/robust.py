@@ -17,10 +17,7 @@ Three steps, each on rows that the models judging them have not seen:
 from __future__ import annotations
 
 import warnings
-import zlib
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -29,22 +26,25 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
-from gorelm.admm import ADAPTIVE, Settings
 from gorelm.diagnostics import outlier_threshold, split_in_two
 from gorelm.estimators.base import all_or_nothing, parameters
 from gorelm.estimators.batch import GORELMRegressor, RELMRegressor
+from gorelm.estimators.candidates import (
+    SCREEN_LAYERS,
+    SEARCH_LAMS,
+    SEARCH_LAYERS,
+    Member,
+    Rows,
+    every,
+    table,
+)
 from gorelm.estimators.design import Mask, require_targets, row_norms, validate_targets
-from gorelm.hidden import HiddenLayer
-from gorelm.path import solve_path
-from gorelm.problem import LossName, Problem
 from gorelm.prox import Array
 from gorelm.scaling import Scaling
-from gorelm.selection import Fold, folds_of, track
-from gorelm.solver import System
+from gorelm.selection import Fold, folds_of
 
 __all__ = ["RobustELMRegressor"]
 
@@ -58,155 +58,12 @@ FAR_FENCE = 10.0  # beyond it even a single row is pulled in
 GROSS = 10.0
 FEW_ROWS = 5000
 FARTHEST_INPUT = 20.0  # standard deviations; beyond, hidden nodes would extrapolate
-SCREEN_SETTINGS = Settings(tol=3e-3, max_iter=300)
-SCREEN_LAMS = 2.0 ** -np.arange(-1, 19, 2.0)  # in units of the lam that empties the model
-SEARCH_LAMS = 2.0 ** -np.linspace(0, 38, 20)  # in units of the squared norm of H
 NODES, MOST_NODES = 1000, 3000
-FEW_LAMS = 5
 # How far from the best penalty of a sample to look for that of all rows: more data need less.
 STEPS_FROM_SAMPLE = np.arange(-1, 4)
 FINALISTS = 8
 FEW_CHANGES = 0.01  # share of rows that may change sides without another search
 MUCH_WORSE = 2.0  # times the best layer's squared error: too much for a member
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A hidden layer to try; `spread` is the deviation of its nodes' inputs."""
-
-    activation: str
-    spread: float
-    direct_link: bool
-
-    def settings(self, n_hidden: int, n_features: int, seed: int) -> dict[str, Any]:
-        """Return the parameters of an estimator with this layer."""
-        linear, radial = self.activation == "linear", self.activation == "laplace"
-        return {
-            "n_hidden": 0 if linear else n_hidden,
-            "activation": "tanh" if linear else self.activation,
-            # Uniform weights on [-1, 1] have variance 1/3, inputs variance 1.
-            "weight_scale": self.spread if radial else self.spread * np.sqrt(3.0 / n_features),
-            "direct_link": self.direct_link,
-            # Every layer draws weights of its own, so that averaging cuts their variance.
-            "random_state": (seed + zlib.crc32(repr(self).encode())) % 2**31,
-            "input_scaling": None,
-            "target_scaling": None,
-        }
-
-
-LINEAR = Layer("linear", 1.0, True)
-SCREEN_LAYERS = (
-    LINEAR,
-    Layer("cosine", 0.5, False),
-    Layer("cosine", 1.0, True),
-    Layer("tanh", 1.0, False),
-    Layer("tanh", 2.0, True),
-)
-SEARCH_LAYERS = (
-    LINEAR,
-    *(Layer("cosine", s, True) for s in (0.25, 0.5, 1.0)),
-    Layer("cosine", 1.0, False),
-    *(Layer("tanh", s, False) for s in (2.0, 4.0)),
-    *(Layer("relu", 1.0, link) for link in (False, True)),
-    *(Layer("laplace", s, link) for s in (0.3, 1.0, 3.0) for link in (False, True)),
-    Layer("laplace", 10.0, True),
-)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Scaled rows, and the penalties' path that every layer is tried with."""
-
-    X: Array
-    T: Array
-    w: Array
-    n_hidden: int
-    seed: int
-
-    def draw(self, layer: Layer, rows: Any) -> tuple[HiddenLayer, Array, Array | None]:
-        """Draw a layer; returns it with H of some rows (times omega) and omega."""
-        X, w = self.X[rows], self.w[rows]
-        names = ("n_hidden", "activation", "weight_scale", "direct_link", "random_state")
-        settings = layer.settings(self.n_hidden, X.shape[1], self.seed)
-        hidden = HiddenLayer.draw(
-            n_features=X.shape[1],
-            weights="uniform",
-            X=X,
-            sample_weight=w,
-            **{name: settings[name] for name in names},
-        )
-        H = hidden.transform(X)
-        omega = None if (w == 1.0).all() else np.sqrt(w)
-        return hidden, H if omega is None else H * omega[:, None], omega
-
-    def lams(self, loss: LossName, H: Array, T: Array, omega: Array | None) -> Array:
-        """Return the path's penalties for these rows."""
-        if loss == "squared":
-            return SEARCH_LAMS * max(float(np.vdot(H, H)), np.finfo(float).tiny)
-        like = Problem(loss, [1.0, 1.0], 1.0, 1.0)
-        return SCREEN_LAMS * (System(H, T, like, omega).largest_pull(like) or 1.0)
-
-    def out_of_fold(self, layer: Layer, lams: Any, loss: LossName, kept: Mask, fold: Fold) -> Array:
-        """Fit on a fold's kept training rows, predict its test rows: (n, lams, m).
-
-        `lams` selects from the path, by a slice or indices.
-        """
-        train = fold.train[kept[fold.train]]
-        if not len(train) or np.isnan(self.T[train]).all(axis=0).any():
-            raise ValueError(
-                "a target is unknown in all training rows of a fold; use other or fewer folds"
-            )
-        hidden, H, omega = self.draw(layer, train)
-        T = np.nan_to_num(self.T[train])
-        observed = ~np.isnan(self.T[train])
-        if omega is not None:
-            T = T * omega[:, None]
-        coefs = self._path(lams, loss, H, T, omega, observed)
-        outputs = hidden.transform(self.X[fold.test]) @ coefs.reshape(len(coefs), -1)
-        return np.asarray(outputs.reshape(len(fold.test), *coefs.shape[1:]))
-
-    def _path(
-        self, which: Any, loss: LossName, H: Array, T: Array, omega: Array | None, observed: Mask
-    ) -> Array:
-        """Return the output weights at some of the penalties: (L, lams, m)."""
-        settings = ADAPTIVE if loss == "squared" else SCREEN_SETTINGS
-        lams = self.lams(loss, H, T, omega)[which]
-        # A Cholesky factor for each of a few penalties takes less than the eigenvectors for all.
-        like = Problem(loss, np.ones(1 if len(lams) <= FEW_LAMS else 2), 1.0, 1.0)
-        coefs = np.empty((H.shape[1], len(lams), T.shape[1]))
-        for rows, columns, known in _parts(loss, observed):
-            roots = None if omega is None else omega[rows]
-            system = System(H[rows], T[rows][:, columns], like, roots, known)
-            path = solve_path(system, like, lams, np.zeros(1), settings)
-            coefs[..., columns] = np.moveaxis(path.coefs[0], 0, 1)
-        return coefs
-
-
-def _parts(loss: LossName, observed: Mask) -> Iterator[tuple[Any, Any, Mask | None]]:
-    """Yield rows, targets and known cells of the problems to solve one by one.
-
-    Squared errors treat targets separately: those known in the same rows have a closed form, where
-    gaps would take thousands of iterations.
-    """
-    everything = slice(None)
-    if observed.all():
-        yield everything, everything, None
-    elif loss != "squared":
-        yield everything, everything, observed
-    else:
-        patterns, which = np.unique(observed, axis=1, return_inverse=True)
-        for k, rows in enumerate(patterns.T):
-            yield rows, np.flatnonzero(which.ravel() == k), None
-
-
-@dataclass
-class _Member:
-    """A layer at one penalty, with what it predicts for rows it has not seen."""
-
-    layer: Layer
-    lam: int  # index in the path
-    score: float
-    predicted: Array
 
 
 @parameters
@@ -348,13 +205,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not telling.any():
             return usable, telling, T
         scaled = scaling.apply(T)[0][:, telling]
-        rows = Rows(X, scaled, w, self._n_nodes(), seed)
+        rows = self._rows(X, scaled, w, self._n_nodes(), seed)
         # Robust paths take longer than ridges, and their layers need not be the very best.
         sample = self._sample(usable, folds, seed, max(self.search_rows // 2, 2))
-        members = self._best(rows, _every(SCREEN_LAYERS), "l21", usable, sample, "screening rows")[
-            :3
-        ]
-        errors = self._out_of_fold(rows, members, "l21", usable, sample, folds) - rows.T
+        members = rows.best(every(SCREEN_LAYERS), "l21", usable, sample, "screening rows")[:3]
+        errors = rows.average(members, "l21", usable, sample, folds) - rows.T
         tested = usable & _tested(folds, len(T))
         sizes = log_sizes(errors)
         threshold, explained = _split(sizes[tested], w[tested])
@@ -379,21 +234,19 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         kept: Mask,
         telling: Mask,
         seed: int,
-    ) -> tuple[list[_Member], Mask]:
+    ) -> tuple[list[Member], Mask]:
         usable = (w > 0) & ~np.isnan(T).all(axis=1)
         known_to_folds = _tested(folds, len(T))
         tested = usable & known_to_folds
         spread = Scaling.fit("robust", T[usable], w[usable]).scale
         for _ in range(2 if self.contaminated_ else 1):
             scaling = Scaling.fit("standard", *_without_gaps(T, kept, w))
-            rows = Rows(X, scaling.apply(T)[0], w, self._n_nodes(), seed)
+            rows = self._rows(X, scaling.apply(T)[0], w, self._n_nodes(), seed)
             sample = self._sample(usable, folds, seed, self.search_rows)
-            ranked = self._best(
-                rows, _every(SEARCH_LAYERS), "squared", kept, sample, "searching layers"
-            )
-            self.cv_results_ = _table(ranked)
+            ranked = rows.best(every(SEARCH_LAYERS), "squared", kept, sample, "searching layers")
+            self.cv_results_ = table(ranked)
             members = ranked[: self.n_members]
-            predicted = self._out_of_fold(rows, members, "squared", kept, sample, folds)
+            predicted = rows.average(members, "squared", kept, sample, folds)
             errors = predicted - rows.T
             fitted = kept & tested
             norms = _known_norms(errors)[fitted]
@@ -423,32 +276,33 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         T: Array,
         w: Array,
         folds: list[Fold],
-        ranked: list[_Member],
+        ranked: list[Member],
         kept: Mask,
         seed: int,
-    ) -> list[_Member]:
+    ) -> list[Member]:
         """Return the members; of those best on a sample, the best with all rows and nodes."""
         usable = (w > 0) & ~np.isnan(T).all(axis=1)
-        if usable.sum() > self.search_rows:
-            rows = Rows(X, self._target_scaling.apply(T)[0], w, self._n_nodes(kept), seed)
+        # One row that nothing explains would decide; it is fitted, but no judge.
+        judges = kept & ~self.outlier_mask_
+        judging = [fold for fold in folds if judges[fold.test].any()]
+        if usable.sum() > self.search_rows and judging:
+            rows = self._rows(X, self._target_scaling.apply(T)[0], w, self._n_nodes(kept), seed)
             last = len(SEARCH_LAMS) - 1
             finalists = [
                 (c.layer, np.unique(np.clip(c.lam + STEPS_FROM_SAMPLE, 0, last)))
                 for c in ranked[: max(FINALISTS, self.n_members)]
             ]
-            # One row that nothing explains would decide; it is fitted, but no judge.
-            judges = kept & ~self.outlier_mask_
-            ranked = self._best(
-                rows, finalists, "squared", kept, folds[:1], "comparing the best", judges
+            ranked = rows.best(
+                finalists, "squared", kept, judging[:1], "comparing the best", judges
             )
         least = MUCH_WORSE * ranked[0].score
         return [member for member in ranked[: self.n_members] if member.score >= least]
 
     def _fit_members(
-        self, X: Array, T: Array, w: Array, members: list[_Member], kept: Mask, seed: int
+        self, X: Array, T: Array, w: Array, members: list[Member], kept: Mask, seed: int
     ) -> None:
         scaled = self._target_scaling.apply(T)[0]
-        rows = Rows(X, scaled, w, self._n_nodes(kept), seed)
+        rows = self._rows(X, scaled, w, self._n_nodes(kept), seed)
         self.members_ = []
         for member in members:
             _, H, omega = rows.draw(member.layer, kept)
@@ -473,6 +327,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         half = 0 if kept is None else int(kept.sum()) // 2
         return min(max(NODES, half), MOST_NODES)
 
+    def _rows(self, X: Array, T: Array, w: Array, nodes: int, seed: int) -> Rows:
+        return Rows(X, T, w, nodes, seed, self.n_jobs, self.progress)
+
     def _sample(self, usable: Mask, folds: list[Fold], seed: int, size: int) -> list[Fold]:
         """Return the folds; with more than `search_rows` rows, thinned to some `size` rows."""
         if usable.sum() <= self.search_rows:
@@ -481,84 +338,6 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         rng = np.random.default_rng(seed)
         chosen[rng.choice(np.flatnonzero(usable), size, replace=False)] = True
         return [Fold(f.train[chosen[f.train]], f.test[chosen[f.test]]) for f in folds]
-
-    def _run(
-        self,
-        rows: Rows,
-        candidates: list[tuple[Layer, Any]],
-        loss: LossName,
-        kept: Mask,
-        folds: list[Fold],
-        what: str,
-    ) -> Iterator[list[Array]]:
-        """Yield out-of-fold predictions of layers at some penalties, one array per fold."""
-        tasks = [
-            delayed(rows.out_of_fold)(layer, lams, loss, kept, fold)
-            for layer, lams in candidates
-            for fold in folds
-        ]
-        work = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
-        done: list[Array] = []
-        for predicted in track(work, len(tasks), what, show=self.progress):
-            done.append(predicted)
-            if len(done) == len(folds):
-                yield done
-                done = []
-
-    def _best(
-        self,
-        rows: Rows,
-        candidates: list[tuple[Layer, Any]],
-        loss: LossName,
-        kept: Mask,
-        folds: list[Fold],
-        what: str,
-        judges: Mask | None = None,
-    ) -> list[_Member]:
-        """Return layers, each at the best of its penalties, best first.
-
-        Judged by their errors on `judges`; default: all kept rows.
-        """
-        tested = np.concatenate([fold.test for fold in folds])
-        scored = (kept if judges is None else judges)[tested]
-        T, w = rows.T[tested], rows.w[tested]
-        ranked = []
-        runs = self._run(rows, candidates, loss, kept, folds, what)
-        for (layer, lams), parts in zip(candidates, runs, strict=True):
-            predicted = np.concatenate(parts)
-            errors = np.nan_to_num(predicted[scored] - T[scored][:, None])
-            squares = np.einsum("npm,npm->np", errors, errors)
-            losses = w[scored] @ (squares if loss == "squared" else np.sqrt(squares))
-            best = int(np.argmin(losses))
-            score = -float(losses[best] / w[scored].sum())
-            lam = int(np.arange(len(SEARCH_LAMS))[lams][best])
-            ranked.append(_Member(layer, lam, score, predicted[:, best]))
-        ranked.sort(key=lambda member: -member.score)
-        return ranked
-
-    def _out_of_fold(
-        self,
-        rows: Rows,
-        members: list[_Member],
-        loss: LossName,
-        kept: Mask,
-        sample: list[Fold],
-        folds: list[Fold],
-    ) -> Array:
-        """Return the members' average prediction of every row that was tested, 0 of others."""
-        total, count = np.zeros(rows.T.shape), np.zeros(len(rows.T))
-        if sum(len(f.test) for f in sample) == sum(len(f.test) for f in folds):
-            tested = np.concatenate([fold.test for fold in folds])
-            for member in members:
-                np.add.at(total, tested, member.predicted)
-            np.add.at(count, tested, float(len(members)))
-        else:
-            chosen = [(member.layer, [member.lam]) for member in members]
-            for parts in self._run(rows, chosen, loss, kept, folds, "judging rows"):
-                for fold, predicted in zip(folds, parts, strict=True):
-                    total[fold.test] += predicted[:, 0]
-                    count[fold.test] += 1.0
-        return np.asarray(total / np.maximum(count, 1.0)[:, None])
 
     # -- using it --------------------------------------------------------------------------------
 
@@ -579,21 +358,6 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         mean = np.mean([member.predict(X) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(X), -1))
         return np.asarray(y[:, 0] if self._one_target else y)
-
-
-def _every(layers: tuple[Layer, ...]) -> list[tuple[Layer, Any]]:
-    """Return the layers with the whole path of penalties."""
-    return [(layer, slice(None)) for layer in layers]
-
-
-def _table(ranked: list[_Member]) -> dict[str, Any]:
-    return {
-        "activation": np.array([c.layer.activation for c in ranked]),
-        "spread": np.array([c.layer.spread for c in ranked]),
-        "direct_link": np.array([c.layer.direct_link for c in ranked]),
-        "penalty": SEARCH_LAMS[[c.lam for c in ranked]],
-        "mean_test_score": np.array([c.score for c in ranked]),
-    }
 
 
 def _tested(folds: list[Fold], n_rows: int) -> Mask:

@@ -465,7 +465,9 @@ def test_the_best_of_a_sample_are_compared_again_on_all_rows():
         np.testing.assert_allclose(some, whole[:, [3, 7]], rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(("rows", "nodes"), [(10, 1000), (2400, 1200), (100_000, 3000)])
+@pytest.mark.parametrize(
+    ("rows", "nodes"), [(10, 1000), (2400, 1200), (20_000, 3000), (50_000, 2000), (10**6, 1000)]
+)
 def test_more_rows_have_more_nodes(rows, nodes):
     kept = np.ones(rows, dtype=bool)
     assert RobustELMRegressor()._n_nodes(kept) == nodes

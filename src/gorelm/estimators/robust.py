@@ -59,6 +59,7 @@ GROSS = 10.0
 FEW_ROWS = 5000
 FARTHEST_INPUT = 20.0  # standard deviations; beyond, hidden nodes would extrapolate
 NODES, MOST_NODES = 1000, 3000
+MANY_CELLS = 10**8  # of H, rows times nodes, from which on there are no more nodes than NODES
 # How far from the best penalty of a sample to look for that of all rows: more data need less.
 STEPS_FROM_SAMPLE = np.arange(-1, 4)
 FINALISTS = 8
@@ -78,7 +79,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     ----------
     n_hidden : int or "auto", default="auto"
         Hidden nodes of every member. "auto": 1000, and with more than 2000 rows half as many nodes
-        as rows, up to 3000.
+        as rows, up to 3000 (fewer again from 33,000 rows on, to bound the memory).
     n_members : int, default=6
         Most networks to average; those with more than twice the squared error of the best are left
         out.
@@ -324,8 +325,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Return the number of nodes for a sample, or for the rows of the last fit."""
         if not isinstance(self.n_hidden, str):
             return self.n_hidden
-        half = 0 if kept is None else int(kept.sum()) // 2
-        return min(max(NODES, half), MOST_NODES)
+        n_rows = 1 if kept is None else max(int(kept.sum()), 1)
+        return max(NODES, min(n_rows // 2, MOST_NODES, MANY_CELLS // n_rows))
 
     def _rows(self, X: Array, T: Array, w: Array, nodes: int, seed: int) -> Rows:
         return Rows(X, T, w, nodes, seed, self.n_jobs, self.progress)

@@ -71,6 +71,13 @@ def test_inputs_at_the_end_of_the_floats(activation, dtype):
     assert error(model, np.sign(X) * far, dtype) < 1e-5
 
 
+@pytest.mark.parametrize("activation", ["tanh", "gaussian", "laplace"])
+def test_no_rows(activation):
+    X, T = rows()
+    run = runner(small(RELMRegressor, activation=activation).fit(X, T))
+    assert run(X[:0]).shape == (0, T.shape[1])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sharp_radial_nodes_lose_no_digits(dtype):
     X, T = rows()

@@ -298,6 +298,8 @@ class HiddenLayer:
         n_inputs = len(self.inputs)
         n_rows = _BLOCK_BYTES // (inner.itemsize * max(self.n_nodes, 1))
         n_rows = min(max(n_rows, _MIN_ROWS), _MAX_ROWS)
+        if act.cityblock:  # which makes sparse rows dense
+            n_rows = min(n_rows, max(_BLOCK_BYTES // (8 * self.n_features), 1))
         # Nodes are computed where they belong, or else in a buffer that stays in cache.
         in_place = n_inputs == 0 and inner == dtype and out.flags.c_contiguous
         buffer = np.empty((0 if in_place else min(n_rows, shape[0]), self.n_nodes), inner)

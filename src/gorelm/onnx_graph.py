@@ -64,18 +64,23 @@ class Graph:
     def distances(self, x: str, centres: np.ndarray[Any, Any]) -> str:
         """Add ‖x − c‖₁ of every row and centre, row after row: (N, centres), float64."""
         helper = self._onnx.helper
-        x = self.cast(x, DOUBLE)
+        row, difference, sizes, distances = (
+            f"row/{len(self._nodes)}/{name}" for name in ("x", "difference", "sizes", "distances")
+        )
         # All rows at once would take N times the memory of the centres.
-        one = self._info("row", DOUBLE, [centres.shape[1]])
-        out = self._info("row/distances", DOUBLE, [len(centres)])
+        one = self._info(row, DOUBLE, [centres.shape[1]])
+        out = self._info(distances, DOUBLE, [len(centres)])
         C, axis = self._named(centres, DOUBLE), self._named(np.array([1]), DOUBLE)
         body = [
-            helper.make_node("Sub", [C, "row"], ["row/difference"]),
-            helper.make_node("Abs", ["row/difference"], ["row/sizes"]),
-            helper.make_node("ReduceSum", ["row/sizes", axis], ["row/distances"], keepdims=0),
+            helper.make_node("Sub", [C, row], [difference]),
+            helper.make_node("Abs", [difference], [sizes]),
+            helper.make_node("ReduceSum", [sizes, axis], [distances], keepdims=0),
         ]
         each_row = helper.make_graph(body, "distances", [one], [out])
-        return self("Scan", x, body=each_row, num_scan_inputs=1)
+        # onnxruntime cannot scan no rows at all: there is always one more.
+        rows = self("Concat", self.cast(x, DOUBLE), np.zeros((1, centres.shape[1])), axis=0)
+        D = self("Scan", rows, body=each_row, num_scan_inputs=1)
+        return self("Slice", D, np.array([0]), np.array([-1]))
 
     def cast(self, x: str, dtype: np.dtype[Any]) -> str:
         """Return x as another type."""

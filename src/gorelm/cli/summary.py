@@ -92,18 +92,20 @@ def of_errors(model: Any, table: Table) -> list[str]:
 
 def of_networks(model: Any) -> list[str]:
     """Say which settings were chosen, and how near to its optimum each network is."""
+    from gorelm.estimators.candidates import spread_of
+
     robust = model.regressor_
     members, tried = robust.members_, robust.cv_results_
     lines = [f"Model: the average of {_count(len(members), 'network')}, the best of "
              f"{len(tried['activation'])} kinds tried:"]  # fmt: skip
     rows = [["layer", "nodes", "spread", "linear part", "penalty"]]
-    for k, member in enumerate(members):
+    for member in members:
         linear = member.n_hidden == 0
         penalty = member.lam if hasattr(member, "lam") else 1.0 / member.C
         rows.append([
             "linear" if linear else member.activation,
             str(member.n_hidden),
-            "-" if linear else f"{tried['spread'][k]:g}",
+            "-" if linear else f"{spread_of(member):g}",
             "yes" if member.direct_link else "no",
             f"{penalty:.2g}",
         ])  # fmt: skip

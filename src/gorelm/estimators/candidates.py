@@ -27,6 +27,7 @@ __all__ = [
     "Member",
     "Rows",
     "every",
+    "spread_of",
     "table",
 ]
 
@@ -58,6 +59,13 @@ class Layer:
             "input_scaling": None,
             "target_scaling": None,
         }
+
+
+def spread_of(model: Any) -> float:
+    """Return the `spread` of the layer that an estimator has its settings from."""
+    radial = model.activation == "laplace"
+    factor = 1.0 if radial else np.sqrt(model.n_features_in_ / 3.0)
+    return float(model.weight_scale * factor)
 
 
 LINEAR = Layer("linear", 1.0, True)

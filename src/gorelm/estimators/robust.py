@@ -4,12 +4,12 @@ Three steps, each on rows that the models judging them have not seen:
 
 1. *Screen.* A few GOR-ELMs (l2,1 loss: bounded pull of every row) over a coarse path. Their
    out-of-fold errors, as the mean over the targets of log(1 + |error|), either fall into two clear
-   groups, then the upper one is set aside, or they do not, then all rows stay but for single gross
-   ones, and only what is far beyond all others is pulled in towards its prediction.
+   groups, then the upper one is set aside, or they do not, then every row stays, and only what is
+   far beyond all others is pulled in towards its prediction.
 2. *Search.* Ridge paths (closed form) of many hidden layers on the rows that stay; the best few
    layers, each at its best penalty, become the members of an ensemble. Their out-of-fold errors
    judge all rows again: what the screen missed goes, what it took wrongly comes back. Of many
-   rows only a sample is searched, and the best of it are compared again on all.
+   rows only a sample is searched; the best of it are fitted to all, and compared again.
 3. *Fit.* The members are fitted on all rows that stay, with the Huberised l2,1 loss where rows
    were set aside, so that an outlier that hides among them has a bounded pull too.
 """
@@ -53,8 +53,8 @@ __all__ = ["RobustELMRegressor"]
 TWO_GROUPS = 0.75
 OUTER_FENCE = 3.0  # Tukey's, for rows to set aside once the groups are known
 FAR_FENCE = 10.0  # beyond it even a single row is pulled in
-# Looking for two groups, errors of more spreads of the targets count as this at first; where there
-# is one group, rows this many times beyond its far fence are set aside.
+# Spreads of the targets. Looking for two groups, larger errors count as this at first; where there
+# is one group, smaller errors are no reason to doubt a row.
 GROSS = 10.0
 FEW_ROWS = 5000
 FARTHEST_INPUT = 20.0  # standard deviations; beyond, hidden nodes would extrapolate
@@ -87,7 +87,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Folds of the search.
     search_rows : int, default=1000
         Layers and penalties are first compared on a random sample of so many rows when there are
-        more; the best of them are compared again, judged and fitted on all.
+        more; the best of them are then fitted to all, and compared again on the first folds.
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
     n_jobs : int, default=None
@@ -109,14 +109,14 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     outlier_threshold_ : float
         Scores above it are flagged.
     outlier_mask_ : ndarray of bool, shape (n_samples,)
-        The flagged rows; they had no part in the fit if `contaminated_` (if not, then those only
-        that are ten times farther off than any tail).
+        The flagged rows; they had no part in the fit if `contaminated_`.
     out_of_fold_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
-        What the members' layers and penalties, fitted without the row's fold, predict for each
-        row, in the units of y (NaN where `cv` never tests). ``y - out_of_fold_`` tells which of a
+        What the best layers and penalties of the search (with fewer than `search_rows` rows the
+        members'), fitted without the row's fold, predict for each row, in the units of y (NaN
+        where `cv` never tests). ``y - out_of_fold_`` tells which of a
         row's targets are off, and by how much.
     cv_results_ : dict of arrays
-        Settings and score (larger is better) of every layer at its best penalty.
+        Settings and score (larger is better) in the search of every layer at its best penalty.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of str
@@ -180,13 +180,15 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         require_targets(~np.isnan(T[usable]))
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         folds = folds_of(self.cv, X, T, seed)
+        if not usable[_tested(folds, len(T))].any():
+            raise ValueError("cv tests no row that has a positive weight and a known target")
         self._input_scaling = Scaling.fit("standard", X[usable], w[usable])
         X = self._scaled(X)
 
-        kept, telling, T = self._screen(X, T, w, folds, usable, seed)
-        members, kept = self._search(X, T, w, folds, kept, telling, seed)
-        members = self._refined(X, T, w, folds, members, kept, seed)
-        self._fit_members(X, T, w, members, kept, seed)
+        kept, telling, near = self._screen(X, T, w, folds, usable, seed)
+        ranked, kept = self._search(X, T, near, w, folds, kept, telling, seed)
+        members = self._refined(X, near, w, folds, ranked, kept, seed)
+        self._fit_members(X, near, w, members, kept, seed)
 
     def _scaled(self, X: Array) -> Array:
         scaled, _ = self._input_scaling.apply(X)
@@ -208,7 +210,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         scaled = scaling.apply(T)[0][:, telling]
         rows = self._rows(X, scaled, w, self._n_nodes(), seed)
         # Robust paths take longer than ridges, and their layers need not be the very best.
-        sample = self._sample(usable, folds, seed, max(self.search_rows // 2, 2))
+        known = ~np.isnan(scaled) & usable[:, None]
+        sample = self._sample(usable, known, folds, seed, max(self.search_rows // 2, 2))
         members = rows.best(every(SCREEN_LAYERS), "l21", usable, sample, "screening rows")[:3]
         errors = rows.average(members, "l21", usable, sample, folds) - rows.T
         tested = usable & _tested(folds, len(T))
@@ -220,46 +223,48 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         norms = _known_norms(errors)
         # Where errors are tiny, many times their spread is still no reason to doubt a row.
         far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
-        gross = tested & (norms > GROSS * far)  # no heavy tail reaches so far
         excess = np.where(tested & (norms > far), 1.0 - far / np.maximum(norms, 1e-100), 0.0)
         T = T.copy()
         T[:, telling] += excess[:, None] * errors * scaling.scale[telling]
-        return usable & ~gross, telling, T
+        return usable, telling, T
 
     def _search(
         self,
         X: Array,
         T: Array,
+        near: Array,
         w: Array,
         folds: list[Fold],
         kept: Mask,
         telling: Mask,
         seed: int,
     ) -> tuple[list[Member], Mask]:
+        """Return the layers, best first, and the rows that stay; fits `near`, judges by `T`."""
         usable = (w > 0) & ~np.isnan(T).all(axis=1)
         known_to_folds = _tested(folds, len(T))
         tested = usable & known_to_folds
-        spread = Scaling.fit("robust", T[usable], w[usable]).scale
+        spread = Scaling.fit("robust", near[usable], w[usable]).scale
         for _ in range(2 if self.contaminated_ else 1):
-            scaling = Scaling.fit("standard", *_without_gaps(T, kept, w))
-            rows = self._rows(X, scaling.apply(T)[0], w, self._n_nodes(), seed)
-            sample = self._sample(usable, folds, seed, self.search_rows)
+            scaling = Scaling.fit("standard", *_without_gaps(near, kept, w))
+            rows = self._rows(X, scaling.apply(near)[0], w, self._n_nodes(), seed)
+            known = ~np.isnan(T) & kept[:, None]
+            sample = self._sample(usable, known, folds, seed, self.search_rows)
             ranked = rows.best(every(SEARCH_LAYERS), "squared", kept, sample, "searching layers")
             self.cv_results_ = table(ranked)
-            members = ranked[: self.n_members]
+            members = self._members(ranked)
             predicted = rows.average(members, "squared", kept, sample, folds)
-            errors = predicted - rows.T
             fitted = kept & tested
-            norms = _known_norms(errors)[fitted]
+            norms = _known_norms(predicted - rows.T)[fitted]
             self._delta = outlier_threshold(norms, w[fitted], whisker=OUTER_FENCE)
             judged = telling if telling.any() else slice(None)
-            sizes = log_sizes((errors * scaling.scale / spread)[:, judged])
+            expected = scaling.undo(predicted)
+            sizes = log_sizes(((expected - T) / spread)[:, judged])
             if self.contaminated_:
                 threshold, _ = _split(sizes[tested], w[tested])
             else:
                 threshold = outlier_threshold(sizes[tested], w[tested], whisker=OUTER_FENCE)
             self._target_scaling = scaling
-            expected = np.where(known_to_folds[:, None], scaling.undo(predicted), np.nan)
+            expected = np.where(known_to_folds[:, None], expected, np.nan)
             self.out_of_fold_ = expected[:, 0] if self._one_target else expected
             self.outlier_scores_ = np.where(known_to_folds, np.expm1(sizes), np.nan)
             self.outlier_threshold_ = float(np.expm1(threshold))
@@ -281,23 +286,28 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         kept: Mask,
         seed: int,
     ) -> list[Member]:
-        """Return the members; of those best on a sample, the best with all rows and nodes."""
-        usable = (w > 0) & ~np.isnan(T).all(axis=1)
+        """Return the members; of those best on a sample, the best when fitted to all rows."""
+        rows = self._rows(X, self._target_scaling.apply(T)[0], w, self._n_nodes(kept), seed)
         # One row that nothing explains would decide; it is fitted, but no judge.
         judges = kept & ~self.outlier_mask_
-        judging = [fold for fold in folds if judges[fold.test].any()]
-        if usable.sum() > self.search_rows and judging:
-            rows = self._rows(X, self._target_scaling.apply(T)[0], w, self._n_nodes(kept), seed)
+        judging, n_judges = list[Fold](), 0
+        for fold in folds:
+            if n_judges < max(self.search_rows // 2, 1) and judges[fold.test].any():
+                judging.append(fold)
+                n_judges += int(judges[fold.test].sum())
+        sampled = ((w > 0) & ~np.isnan(T).all(axis=1)).sum() > self.search_rows
+        if judging and (sampled or rows.n_hidden != self._n_nodes()):
             last = len(SEARCH_LAMS) - 1
             finalists = [
                 (c.layer, np.unique(np.clip(c.lam + STEPS_FROM_SAMPLE, 0, last)))
                 for c in ranked[: max(FINALISTS, self.n_members)]
             ]
-            ranked = rows.best(
-                finalists, "squared", kept, judging[:1], "comparing the best", judges
-            )
+            ranked = rows.best(finalists, "squared", kept, judging, "comparing the best", judges)
+        return self._members(ranked)
+
+    def _members(self, ranked: list[Member]) -> list[Member]:
         least = MUCH_WORSE * ranked[0].score
-        return [member for member in ranked[: self.n_members] if member.score >= least]
+        return [c for c in ranked[: self.n_members] if c is ranked[0] or c.score >= least]
 
     def _fit_members(
         self, X: Array, T: Array, w: Array, members: list[Member], kept: Mask, seed: int
@@ -331,14 +341,25 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _rows(self, X: Array, T: Array, w: Array, nodes: int, seed: int) -> Rows:
         return Rows(X, T, w, nodes, seed, self.n_jobs, self.progress)
 
-    def _sample(self, usable: Mask, folds: list[Fold], seed: int, size: int) -> list[Fold]:
-        """Return the folds; with more than `search_rows` rows, thinned to some `size` rows."""
+    def _sample(
+        self, usable: Mask, known: Mask, folds: list[Fold], seed: int, size: int
+    ) -> list[Fold]:
+        """Return the folds; with more than `search_rows` rows, thinned to some `size` rows.
+
+        `known` are the cells of the targets to fit.
+        """
         if usable.sum() <= self.search_rows:
-            return [Fold(fold.train, fold.test) for fold in folds]
+            return folds
         chosen = np.zeros(len(usable), dtype=bool)
         rng = np.random.default_rng(seed)
         chosen[rng.choice(np.flatnonzero(usable), size, replace=False)] = True
-        return [Fold(f.train[chosen[f.train]], f.test[chosen[f.test]]) for f in folds]
+        thinned = []
+        for fold in folds:
+            train = fold.train[chosen[fold.train]]
+            enough = known[train].any(axis=0).all()  # a value of every target
+            thinned.append(Fold(train if enough else fold.train, fold.test[chosen[fold.test]]))
+        scored = any(known[fold.test].any() for fold in thinned)
+        return thinned if scored else folds
 
     # -- using it --------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ html_sidebars = {
         "methods",
         "peers",
         "results/README",
+        "results/accuracy",
         "start",
     )
 }

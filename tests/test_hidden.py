@@ -452,6 +452,20 @@ def test_vanishing_width():
     np.testing.assert_array_equal(layer.transform([[0, 0], [1, 0]])[:, 0], [1, 0])
 
 
+def test_distances_of_sparse_rows_take_little_memory():
+    """cdist wants dense rows; all at once they would take 80 MB."""
+    rng = np.random.default_rng(0)
+    places = rng.integers(0, 500, 9000), rng.integers(0, 20_000, 9000)
+    X = sparse.csr_array((rng.normal(size=9000), places), shape=(500, 20_000))
+    layer = HiddenLayer.draw(3, 20_000, activation="laplace", X=X, random_state=0)
+    tracemalloc.start()
+    H = layer.transform(X)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20e6
+    np.testing.assert_allclose(H[:5], layer.transform(X[:5].toarray()), rtol=1e-12)
+
+
 @pytest.mark.parametrize("X", [np.ones((1, 3)), np.ones((5, 3)), np.full((4, 3), 1e-200)])
 @pytest.mark.parametrize("name", RADIAL)
 def test_degenerate_data_has_unit_distance(name, X):

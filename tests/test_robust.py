@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gorelm import RELMRegressor, RobustELMRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import split_in_two
-from gorelm.estimators.candidates import SEARCH_LAYERS, Layer, Rows
+from gorelm.estimators.candidates import SEARCH_LAYERS, Layer, Rows, spread_of
 from gorelm.metrics import arrmse
 from gorelm.selection import folds_of
 
@@ -526,6 +526,13 @@ def test_rare_targets_and_tests_survive_sampling():
         cv = [(np.arange(290), np.arange(290, 300))]
         model = make(cv=cv, search_rows=20, random_state=seed).fit(data.X, data.T)
         assert np.isfinite(model.cv_results_["mean_test_score"]).all()
+
+
+@pytest.mark.parametrize("layer", [layer for layer in SEARCH_LAYERS if layer.spread != 1.0])
+def test_the_spread_of_a_member_is_that_of_its_layer(layer):
+    data = make_data(20)
+    model = RELMRegressor(**layer.settings(5, data.X.shape[1], 0)).fit(data.X, data.T)
+    assert spread_of(model) == pytest.approx(layer.spread)
 
 
 def test_cv_must_test_a_usable_row():

@@ -286,10 +286,10 @@ class HiddenLayer:
         shift: FloatArray
         # Differences of squares lose half the digits: distances are float64 for any X.
         inner = np.dtype(np.float64) if act.radial else dtype
-        C = self.A - offset
         if act.cityblock:  # ‖x + offset − c‖₁ = ‖x − c'‖₁  with c' = c − offset
-            M, shift = C, np.zeros(1)
-        elif act.radial:  # ‖x + offset − c‖² = ‖x‖² − 2 x·c' + ‖c'‖²
+            M, shift = self.A - offset, np.zeros(1)
+        elif act.radial:  # ‖x + offset − c‖² = ‖x‖² − 2 x·c' + ‖c'‖²  with the same c'
+            C = self.A - offset
             M, shift = -2 * C.T, _squared_norms(C)
         else:  # a·(x + offset) + b = a·x + (b + a·offset)
             M, shift = self.A.T, self.b + self.A @ offset

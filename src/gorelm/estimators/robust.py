@@ -111,10 +111,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     outlier_mask_ : ndarray of bool, shape (n_samples,)
         The flagged rows; they had no part in the fit if `contaminated_`.
     out_of_fold_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
-        What the best layers and penalties of the search (with fewer than `search_rows` rows the
-        members'), fitted without the row's fold, predict for each row, in the units of y (NaN
-        where `cv` never tests). ``y - out_of_fold_`` tells which of a
-        row's targets are off, and by how much.
+        What the best layers and penalties of the search (with no more than `search_rows` rows,
+        the members'), fitted without the row's fold, predict for each row, in the units of y (NaN
+        where `cv` never tests). ``y - out_of_fold_`` tells which of a row's targets are off, and
+        by how much.
     cv_results_ : dict of arrays
         Settings and score (larger is better) in the search of every layer at its best penalty.
     n_features_in_ : int
@@ -209,8 +209,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return usable, telling, T
         scaled = scaling.apply(T)[0][:, telling]
         rows = self._rows(X, scaled, w, self._n_nodes(), seed)
-        # Robust paths take longer than ridges, and their layers need not be the very best.
         known = ~np.isnan(scaled) & usable[:, None]
+        # Robust paths take longer than ridges, and their layers need not be the very best.
         sample = self._sample(usable, known, folds, seed, max(self.search_rows // 2, 2))
         members = rows.best(every(SCREEN_LAYERS), "l21", usable, sample, "screening rows")[:3]
         errors = rows.average(members, "l21", usable, sample, folds) - rows.T
@@ -306,6 +306,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self._members(ranked)
 
     def _members(self, ranked: list[Member]) -> list[Member]:
+        """Return the best, without those that are much worse than the first."""
         least = MUCH_WORSE * ranked[0].score
         return [c for c in ranked[: self.n_members] if c is ranked[0] or c.score >= least]
 

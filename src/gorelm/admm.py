@@ -91,6 +91,8 @@ FIRST_ADAPTATION = 40
 WORTHWHILE = 2.0
 LARGEST_CHANGE = 4.0
 OUTLIER_CAP = 10.0
+# Iterations within which most fits end, and are checked often.
+OFTEN = 30
 # Elements of H from which on a bound costs little beside an iteration.
 LARGE = 100_000
 
@@ -183,7 +185,7 @@ class _Run:
             self._empty_state(n_problems) if keep_state else None,
         )
         if moves is not None or (self.direct and start is not None):
-            self._check(state, moves, 0, solution)
+            self._check(state, moves, 0, solution, summed=start is not None)
         next_adaptation = FIRST_ADAPTATION
         self._put(state)
         step = self.rows.accelerate(self._step)
@@ -268,7 +270,7 @@ class _Run:
 
     def _resume(self, s: Iterate, start: State) -> Moves | None:
         """Go to given weights and multipliers; the other half of the state follows from them."""
-        s.B, moves = start.coef, None
+        s.B, s.inside, moves = start.coef, start.inside, None
         if start.bound is not None:
             s.bound = np.array(start.bound, dtype=float)
         if self.direct:
@@ -290,7 +292,7 @@ class _Run:
         n_hidden, known = self.rows.shape[1], len(s.HtD)
         HtD, HtU = self.rows.products(known)
         names = ("B", "Z", "V", "Z_change", "HtE_change")
-        new = {name: _padded(getattr(s, name), n_hidden) for name in names}
+        new: dict[str, Any] = {name: _padded(getattr(s, name), n_hidden) for name in names}
         s = replace(
             s,
             **new,
@@ -365,7 +367,7 @@ class _Run:
     def _is_check(self, iteration: int) -> bool:
         """Check often while most fits end, the more so the less a check is beside an iteration."""
         often = self.rows.check_every or (2 if self.large else 3)
-        return iteration % (often if iteration <= 30 else 10) == 0
+        return iteration % (often if iteration <= OFTEN else 10) == 0
 
     def _check(
         self,
@@ -376,11 +378,16 @@ class _Run:
         done: Mask | None = None,
         *,
         adapt: bool = False,
+        summed: bool = False,
     ) -> None:
-        """Certify, report, and let problems leave; `done` names those that met another rule."""
+        """Certify, report, and let problems leave; `done` names those that met another rule.
+
+        What has just been `summed` over the rows is not verified by summing it again.
+        """
         if self.sum_again and moves is not None:
             s.HtU = self.rows.pull(slice(None))
-        objective, gap = certify(s, moves, self.rows, self.factor)
+        thorough = summed or iteration > OFTEN
+        objective, gap = certify(s, moves, self.rows, self.factor, thorough=thorough)
         primal, dual = residuals(s, moves)
         for i, p in enumerate(s.index):
             record = {
@@ -397,7 +404,8 @@ class _Run:
         last = np.full(len(s.index), iteration == self.settings.max_iter)
         if self.settings.stop == "gap":
             done = gap <= self.settings.tol
-            done &= self._verified(s, moves, done | last, solution)
+            if not summed:
+                done &= self._verified(s, moves, done | last, solution)
         else:
             done = np.zeros_like(last) if done is None else done
             self._verified(s, moves, done | last, solution)

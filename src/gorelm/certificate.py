@@ -13,8 +13,13 @@ from gorelm.rows import Moves, Rows
 __all__ = ["certify", "improve_bound", "residuals", "residuals_small", "squares", "verify"]
 
 
-def certify(s: Iterate, moves: Moves | None, rows: Rows, factor: Factor) -> tuple[Array, Array]:
+def certify(
+    s: Iterate, moves: Moves | None, rows: Rows, factor: Factor, *, thorough: bool = True
+) -> tuple[Array, Array]:
     """Improve the iterate's lower bounds by what its multipliers prove.
+
+    Unless it is to be `thorough`, the correction of multipliers is for those problems without ridge
+    that have no other bound.
 
     Returns
     -------
@@ -31,8 +36,10 @@ def certify(s: Iterate, moves: Moves | None, rows: Rows, factor: Factor) -> tupl
         loss, capped = moves.loss
         penalty = s.problem.penalty_values(s.B)
         bound = improve_bound(s, moves.UT, moves.UU)
+        s.correction = None
+        bound, alone = _bound_from_inside(s, moves, bound)
         if s.sigma is not None and rows.complete:
-            _correct_bound(s, moves, bound, rows, factor)
+            _correct_bound(s, moves, bound, rows, factor, alone | thorough)
     return loss + penalty, _gap(s.bound, loss, capped, penalty)
 
 
@@ -108,8 +115,36 @@ def _gap(bound: Array, loss: Array, capped: Array, penalty: Array) -> Array:
     return np.maximum(objective - bound, 0.0) / size
 
 
-def _correct_bound(s: Iterate, moves: Moves, plain: Array, rows: Rows, factor: Factor) -> None:
-    r"""Improve the bounds of problems without ridge (:math:`l_2 = 0`).
+def _bound_from_inside(s: Iterate, moves: Moves, plain: Array) -> tuple[Array, Mask]:
+    r"""Improve the bounds of problems without ridge for which multipliers inside are known.
+
+    Those of the iterate, Y, leave the limit of some rows of H'Y by a few percent. The point next to
+    them on the way from :math:`Y_0`, where no row is at its limit, is feasible; unless
+    :math:`Y_0 = 0`, that costs little.
+
+    Returns
+    -------
+    bound : array (P,)
+        What is proven by the new multipliers, `plain` or so.
+    alone : mask (P,)
+        The problems of which none are known.
+    """
+    if s.inside is None:
+        return plain, np.ones(len(plain), dtype=bool)
+    known = (s.problem.l2 == 0) & (s.inside.value > 0)
+    HtY, UU = s.rho[:, None] * s.HtU, (s.rho * np.sqrt(moves.UU)) ** 2
+    share = s.problem.farthest_within(s.inside.HtY, HtY)
+    value = -s.rho * moves.UT - 0.5 * s.problem.curvature * UU
+    between = (1.0 - share) * s.inside.value + share * value  # or more: values are concave
+    s.bound = np.where(known, np.maximum(s.bound, between), s.bound)
+    s.scale = np.where(known, 1.0, s.scale)
+    return np.where(known, np.maximum(plain, between), plain), ~known
+
+
+def _correct_bound(
+    s: Iterate, moves: Moves, plain: Array, rows: Rows, factor: Factor, wanted: Mask
+) -> None:
+    r"""Improve the bounds of problems without ridge (:math:`l_2 = 0`), where `wanted`.
 
     Theirs hold only while no row of H'Y is longer than :math:`l_1`, and to scale Y until that
     is so costs most of the bound. But :math:`\sigma V` obeys that limit and H'Y only lags
@@ -119,7 +154,7 @@ def _correct_bound(s: Iterate, moves: Moves, plain: Array, rows: Rows, factor: F
 
     is as good as within it, at the price of leaving the loss's dual ball a little.
     """
-    (which,) = np.nonzero(s.problem.l2 == 0)
+    (which,) = np.nonzero((s.problem.l2 == 0) & wanted)
     if not len(which) or s.sigma is None:
         return
     problem, rho = s.problem.select(which), s.rho[which]

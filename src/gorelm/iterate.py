@@ -13,7 +13,7 @@ from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import Moves
 
-__all__ = ["Iterate", "Live", "Mask", "Record", "Solution", "State"]
+__all__ = ["Inside", "Iterate", "Live", "Mask", "Record", "Solution", "State"]
 
 Record = dict[str, float]
 Mask = npt.NDArray[Any]
@@ -67,14 +67,15 @@ class State:
     sigma: Array  # (P,), NaN without a weight split
     # Lower bounds on the optima of the problems to start, where the caller can prove some.
     bound: Array | None = None
+    inside: Inside | None = None  # for problems without ridge, where some are known
 
     @classmethod
-    def mix(cls, one: State, other: State, share: Array) -> State:
-        """Return the states between two, `share` (P,) of the way from `one` to `other`."""
-        near, far = (1.0 - share)[:, None], share[:, None]
+    def mix(cls, one: State, other: State, coef_share: Array, dual_share: Array) -> State:
+        """Return the states between two, shares (P,) of the way from `one` to `other`."""
+        c, d = coef_share[:, None], dual_share[:, None]
         return cls(
-            near * one.coef + far * other.coef,
-            near * one.dual + far * other.dual,
+            (1.0 - c) * one.coef + c * other.coef,
+            (1.0 - d) * one.dual + d * other.dual,
             np.sqrt(one.rho * other.rho),
             np.sqrt(one.sigma * other.sigma),
         )
@@ -91,7 +92,26 @@ class State:
 
     def take(self, which: Mask) -> State:
         """Return the states of the problems that `which` (mask or indices) names."""
-        return State(self.coef[:, which], self.dual[:, which], self.rho[which], self.sigma[which])
+        return State(
+            self.coef[:, which],
+            self.dual[:, which],
+            self.rho[which],
+            self.sigma[which],
+            None if self.bound is None else self.bound[which],
+            None if self.inside is None else self.inside.take(which),
+        )
+
+    def part(self, nodes: Mask) -> State:
+        """Return the states with some nodes alone."""
+        inside = self.inside
+        if inside is not None:
+            inside = Inside(inside.HtY[nodes], inside.value)
+        return replace(self, coef=self.coef[nodes], inside=inside)
+
+    def put(self, p: int, nodes: Mask, one: State) -> None:
+        """Let problem p be where it is in `one`, which has some nodes alone: all with weights."""
+        self.coef[nodes, p] = one.coef[:, 0]
+        self.dual[:, p], self.rho[p], self.sigma[p] = one.dual[:, 0], one.rho[0], one.sigma[0]
 
 
 @dataclass
@@ -118,6 +138,26 @@ class Mixture:
         return Mixture(self.R[:, which], self.a[which], self.b[which])
 
 
+@dataclass
+class Inside:
+    """Multipliers Y strictly within the dual constraints, by what bounds are made of; Y = 0 is."""
+
+    HtY: Array  # (L, P, m)
+    value: Array  # (P,), the dual value of Y; 0 where Y = 0 is all that is known
+
+    @classmethod
+    def join(cls, parts: Sequence[Inside]) -> Inside:
+        """Return those of several batches as those of one."""
+        return cls(
+            np.concatenate([part.HtY for part in parts], axis=1),
+            np.concatenate([part.value for part in parts]),
+        )
+
+    def take(self, which: Mask) -> Inside:
+        """Return those of some problems."""
+        return Inside(self.HtY[:, which], self.value[which])
+
+
 _MOVED = ("HtD", "HtU", "HtE_change", "rho", "shift", "B")
 
 
@@ -142,6 +182,7 @@ class Iterate:
     scale: Array  # the last bound is that of the multipliers scale (rho U - H correction)
     mixture: Mixture
     correction: Array | None = None  # None: 0
+    inside: Inside | None = None
 
     @property
     def answer(self) -> Array:
@@ -187,6 +228,8 @@ class Iterate:
         self.mixture = self.mixture.take(which)
         if self.correction is not None:
             self.correction = self.correction[:, which]
+        if self.inside is not None:
+            self.inside = self.inside.take(which)
 
 
 @dataclass

@@ -3,30 +3,27 @@ r"""Whole regularisation paths: every lam and l1_ratio of a grid, for about the 
 The problems of a grid differ in two numbers, so they share H, T, one decomposition and every pass
 over the rows (`gorelm.admm` runs them as one batch). And they are neighbours: the optimum
 :math:`F^*(\lambda)` is concave, its dual jointly so in the multipliers and :math:`\lambda`. What
-lies between the solutions at two lams, primal and dual alike and in the same proportion as lam, is
-therefore nearly a solution, and often certified as good enough without a single iteration. So the
-grid is solved from coarse to fine.
+lies between the solutions at two lams is therefore nearly a solution, and often certified as good
+enough without a single iteration. So the grid is solved from coarse to fine, see `gorelm.grid`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gorelm.admm import ADAPTIVE, Record, Settings, Solution, State
+from gorelm.admm import ADAPTIVE, Record, Settings
+from gorelm.grid import Grid
 from gorelm.problem import LossName, Problem
 from gorelm.prox import Array
 from gorelm.solver import System
 
 __all__ = ["Path", "default_lams", "gorelm_path", "solve_path"]
 
-COARSEST = 8
 MEMORY_BUDGET = 2**30
-# Without ridge the weights follow a change of lam more slowly; a looser split lets them.
-LOOSER_WITHOUT_RIDGE = 0.2
 
 
 @dataclass
@@ -218,116 +215,20 @@ def solve_path(
     row, node = n_targets * system.H.itemsize * n_rows, n_targets * 8 * n_hidden
     share = min(memory_budget, 2.0**60) / 2
     at_once = max(1, int(share // (6 * row + 14 * node)))
-    lines = int(share // (2 * (row + node) * len(lams)))
+    lines = int(share // (2 * (row + node) * len(lams))) if system.keeps_states else 0
+    grid = Grid(system, like, lams, settings, at_once, callback)
+    for k, ratio in enumerate(l1_ratios):
+        if lines < 2:
+            grid.forget()
+        for problems, solution in grid.solve(float(ratio), warm=lines > 0):
+            path.coefs[k, problems] = solution.coef.transpose(1, 0, 2)
+            path.objective[k, problems] = solution.objective
+            path.dual_gap[k, problems] = solution.dual_gap
+            path.n_iter[k, problems] = solution.n_iter
+            path.converged[k, problems] = np.equal(solution.status, "converged")
     empty_from = like.tau[0] * system.largest_pull(like)
-    for ratios in _groups(l1_ratios, max(1, lines)):
-        grid = _Grid(system, like, lams, l1_ratios[ratios], settings, at_once, callback)
-        for problems, solution in grid.solve(warm=lines > 0 and system.keeps_states):
-            where = (ratios[problems // len(lams)], problems % len(lams))
-            path.coefs[where] = solution.coef.transpose(1, 0, 2)
-            path.objective[where] = solution.objective
-            path.dual_gap[where], path.n_iter[where] = solution.dual_gap, solution.n_iter
-            path.converged[where] = np.equal(solution.status, "converged")
     for k, ratio in enumerate(l1_ratios):
         empty = ratio * lams >= empty_from * (1 - 1e-12) if ratio > 0 else np.zeros(len(lams), bool)
         path.coefs[k, empty], path.dual_gap[k, empty], path.converged[k, empty] = 0.0, 0.0, True
         path.objective[k, empty] = system.empty_objective(like)
     return path
-
-
-def _groups(l1_ratios: Array, size: int) -> Iterator[Any]:
-    """Lines (one per l1_ratio) to solve together: those with a weight split, and those without."""
-    for lines in (np.flatnonzero(l1_ratios == 0), np.flatnonzero(l1_ratios > 0)):
-        for start in range(0, len(lines), size):
-            yield lines[start : start + size]
-
-
-@dataclass
-class _Grid:
-    """Lines of one kind; problem number p stands for line p // n_lams and lam p % n_lams."""
-
-    system: System
-    like: Problem
-    lams: Array
-    ratios: Array
-    settings: Settings
-    at_once: int
-    callback: Callable[[Record], Any] | None
-    bounds: Array = field(init=False)
-
-    def solve(self, *, warm: bool) -> Iterator[tuple[Any, Solution]]:
-        n = len(self.lams)
-        closed_form = self.like.loss == "squared" and not self.ratios.any()
-        if not warm or closed_form:
-            every = np.arange(len(self.ratios) * n)
-            for problems in self._batches(every):
-                yield problems, self._run(problems, None, keep_state=False)
-            return
-        states: list[State | None] = [None] * (len(self.ratios) * n)
-        self.bounds = np.full(len(states), -np.inf)
-        for step in _steps(n):
-            lams = [i for i in range(0, n, step) if states[i] is None]
-            level = np.concatenate([line * n + np.array(lams) for line in range(len(self.ratios))])
-            for problems in self._batches(level):
-                start = None if step == _steps(n)[0] else self._between(problems, step, states)
-                solution = self._run(problems, start, keep_state=step > 1)
-                self.bounds[problems] = solution.bound
-                if solution.end is not None:
-                    for k, p in enumerate(problems):
-                        states[p] = solution.end.take(np.array([k]))
-                yield problems, solution
-
-    def _batches(self, problems: Any) -> Iterator[Any]:
-        for start in range(0, len(problems), self.at_once):
-            yield problems[start : start + self.at_once]
-
-    def _between(self, problems: Any, step: int, states: Sequence[State | None]) -> State:
-        """Mix the states of the neighbours one step to each side, in proportion of lam."""
-        n = len(self.lams)
-        inner = problems % n + step < n  # the last problems of a line may have one neighbour only
-        left, right = problems - step, np.where(inner, problems + step, problems - step)
-        lam, above, below = (self.lams[p % n] for p in (problems, left, right))
-        share = np.where(inner, (above - lam) / np.where(inner, above - below, 1.0), 0.0)
-        one, other = (
-            State.join([state for p in side.tolist() if (state := states[p]) is not None])
-            for side in (left, right)
-        )
-        start = State.mix(one, other, share)
-        # The optimum is concave in lam and not negative at 0: what lies between bounds is one.
-        part = np.where(inner, share, 1.0 - lam / above)
-        bound = (1 - part) * self.bounds[left] + part * np.where(inner, self.bounds[right], 0.0)
-        no_ridge = self._problem(problems).l2 == 0
-        sigma = start.sigma * np.where(no_ridge, LOOSER_WITHOUT_RIDGE, 1.0)
-        return replace(start, sigma=sigma, bound=bound)
-
-    def _run(self, problems: Any, start: State | None, *, keep_state: bool) -> Solution:
-        callback = None
-        if self.callback is not None:
-            ask, n = self.callback, len(self.lams)
-
-            def callback(record: Record) -> Any:
-                p = problems[int(record.pop("problem", 0))]
-                grid_point = {"lam": float(self.lams[p % n]), "l1_ratio": self.ratios[p // n]}
-                return ask({**record, **grid_point})
-
-        return self.system.solve(
-            self._problem(problems), self.settings, callback, start=start, keep_state=keep_state
-        )
-
-    def _problem(self, problems: Any) -> Problem:
-        lam, ratio = self.lams[problems % len(self.lams)], self.ratios[problems // len(self.lams)]
-        return replace(
-            self.like,
-            tau=self.like.tau[0],
-            delta=self.like.delta[0],
-            l1=lam * ratio,
-            l2=lam * (1 - ratio),
-        )
-
-
-def _steps(n_lams: int) -> list[int]:
-    """Strides from coarse to fine: 8, 4, 2, 1, without those that would skip most of the grid."""
-    steps = [COARSEST]
-    while steps[-1] > 1:
-        steps.append(steps[-1] // 2)
-    return [step for step in steps if 2 * step < n_lams or step == 1]

@@ -212,6 +212,26 @@ class Problem:
         share = np.maximum(1.0 - l1 / np.maximum(sizes, 1e-300), 0.0)
         return np.asarray(W * (share[..., None] if self.grouped else share))
 
+    def farthest_within(self, inside: Array, W: Array) -> Array:
+        r"""Return how far one can go from `inside` towards `W` until a row (or cell) meets l1.
+
+        The largest :math:`c \le 1` with :math:`\|w^0_j + c (w_j - w^0_j)\| \le l_1` for every j;
+        shape (P,).
+        """
+        step = W - inside
+        l1 = self.l1 if self.grouped else self.l1[:, None]
+
+        def inner(A: Array, B: Array) -> Array:
+            return np.einsum("lpm,lpm->lp", A, B) if self.grouped else A * B
+
+        # a c^2 + 2 b c = room, by the formula that subtracts nothing of nearly the same size
+        a, b, room = inner(step, step), inner(inside, step), l1**2 - inner(inside, inside)
+        root = np.sqrt(np.maximum(b * b + a * room, 0.0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            c = np.where(b > 0, room / (b + root), (root - b) / a)
+        c = np.where(a > 0, np.clip(c, 0.0, 1.0), 1.0)
+        return np.asarray(c.min(axis=0 if self.grouped else (0, 2), initial=1.0))
+
     def dual_values(self, HtY: Array, YT: Array, YY: Array) -> tuple[Array, Array]:
         r"""Bound the optimum from below with multipliers Y of the residuals.
 

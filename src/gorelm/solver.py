@@ -17,6 +17,7 @@ from where the last solution ended.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -37,7 +38,7 @@ from gorelm.factor import (
     gram_rows,
     product,
 )
-from gorelm.iterate import Live
+from gorelm.iterate import Inside, Live
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
 from gorelm.rows import Rows, bring_near, factor_for, farthest
@@ -224,6 +225,7 @@ class System:
         (n_rows, n_old), n_new = self.H.shape, dH.shape[1]
         n_nodes = n_old + n_new
         kept = vars(self)  # where cached_property puts what has been made
+        kept.pop("_gram", None)
         if "_factor" in kept:
             factor = self._factor
             tall = self._inverse or n_rows >= n_nodes
@@ -260,11 +262,22 @@ class System:
                 del kept["_factor"]
         if "_HtT" in kept:
             self._HtT = self._HtT[nodes]
-        for name in ("_wide_factor", "_space", "_shrunk", "_row_gram", "_row_factor"):
+        for name in ("_gram", "_wide_factor", "_space", "_shrunk", "_row_gram", "_row_factor"):
             kept.pop(name, None)
         if self._live is not None:
             whole = len(self._live.iterate.HtD) > 0
             self._live = self._live.keep(nodes) if whole else None
+
+    def part(self, nodes: Indices) -> System:
+        """Return the system of some nodes, by their increasing indices, for a single problem."""
+        part = copy(self)
+        for name in ("_gram", "_factor", "_HtT", "_wide_factor", "_space", "_shrunk"):
+            vars(part).pop(name, None)
+        part._use(np.ascontiguousarray(self.H[:, nodes]))
+        part._kind = CholeskyFactor
+        if "_gram" in vars(self):
+            part._gram = np.asfortranarray(self._gram[np.ix_(nodes, nodes)])
+        return part
 
     def outputs(self, coef: Array) -> Array:
         """Return H times weights (L, m)."""
@@ -282,6 +295,13 @@ class System:
             omega = 1.0 if self._omega is None else self._omega[:, None]
             T = omega * T / np.maximum(r, np.maximum(omega * problem.delta[0], 1e-300))
         return float(norms(product(self.H, T), grouped=problem.grouped).max(initial=0.0))
+
+    def inside(self, dual: Array, problem: Problem) -> Inside:
+        """Sum up multipliers (N, P, m) of other problems, for such as have no ridge."""
+        Y = dual.astype(np.float64, copy=False)
+        HtY = product(self.H, Y.reshape(len(Y), -1)).reshape(-1, *Y.shape[1:])
+        YT, YY = np.einsum("npm,nm->p", Y, self._T), np.einsum("npm,npm->p", Y, Y)
+        return Inside(HtY, -YT - 0.5 * problem.curvature * YY)
 
     def empty_objective(self, problem: Problem) -> float:
         """Return the loss of the model without weights (of the first problem)."""
@@ -307,8 +327,12 @@ class System:
         return product(self.H, self._T)
 
     @cached_property
+    def _gram(self) -> Array:
+        return gram(self.H)
+
+    @cached_property
     def _factor(self) -> Factor:
-        return self._kind(gram(self.H))
+        return self._kind(self._gram)
 
     @cached_property
     def _wide_factor(self) -> WideFactor:

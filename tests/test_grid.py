@@ -1,0 +1,173 @@
+"""What speeds a grid up changes nothing of what is said about its points."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gorelm import grid
+from gorelm.admm import Settings
+from gorelm.datasets import make_multitarget
+from gorelm.hidden import HiddenLayer
+from gorelm.iterate import Inside
+from gorelm.path import gorelm_path
+from gorelm.problem import Problem
+from gorelm.solver import System, solve
+from oracles import Case, by_interior_point, draw, scaled
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def sizes(W, grouped):
+    return np.linalg.norm(W, axis=-1) if grouped else np.abs(W)
+
+
+# -- multipliers inside the limits -------------------------------------------------------------
+
+
+@given(seed=seeds, grouped=st.booleans(), outside=st.sampled_from([0.1, 1.0, 1.001, 3.0, 1e6]))
+def test_farthest_within_goes_to_the_limit_and_no_further(seed, grouped, outside):
+    rng = np.random.default_rng(seed)
+    l1 = rng.uniform(0.5, 2.0, 3)
+    problem = Problem("l21", np.ones(3), l1, 0.0, 0.0, grouped)
+    inside, W = rng.standard_normal((2, 7, 3, 2))
+    inside *= 0.9 * l1[:, None] / sizes(inside, grouped).max()
+    W *= outside * l1[:, None] / sizes(W, grouped).max()
+    share = problem.farthest_within(inside, W)
+    assert ((share >= 0) & (share <= 1)).all()
+    reached = inside + share[:, None] * (W - inside)
+    longest = np.moveaxis(sizes(reached, grouped), 1, 0).reshape(3, -1).max(axis=1)
+    assert (longest <= l1 * (1 + 1e-9)).all()
+    np.testing.assert_allclose(longest[share < 1], l1[share < 1], rtol=1e-6)
+    if outside <= 1:
+        np.testing.assert_allclose(share, 1.0, rtol=1e-12)
+
+
+def test_farthest_within_from_a_point_to_itself_is_all_the_way():
+    W = np.ones((3, 2, 2))
+    problem = Problem("l21", 1.0, [2.0, 3.0], 0.0)
+    np.testing.assert_array_equal(problem.farthest_within(W, W), 1.0)
+
+
+@settings(max_examples=25)
+@given(
+    seed=seeds,
+    shape=st.sampled_from([(30, 12), (12, 30), (15, 15)]),
+    m=st.integers(1, 3),
+    loss=st.sampled_from(["l21", "l1"]),
+    grouped=st.booleans(),
+    weighted=st.booleans(),
+    delta=st.sampled_from([0.0, 0.5]),
+    ridge=st.sampled_from([0.0, 0.3]),
+)
+def test_bounds_from_inside_hold(seed, shape, m, loss, grouped, weighted, delta, ridge):
+    H, T, weights, _ = draw(seed, *shape, m, weighted=weighted)
+    case = Case(H, T, loss, 1.5, 2.0, 0.0, delta, grouped, weights)
+    best = by_interior_point(case)[1]
+    Hs, Ts, omega, _ = scaled(case)
+    problem, other = (
+        Problem(loss, 1.5, l1, l2, delta, grouped) for l1, l2 in ((2.0, 0.0), (0.8, ridge))
+    )
+    system = System(Hs, Ts, other, omega)
+    start = system.solve(other, Settings(tol=1e-2, max_iter=50), keep_state=True).end
+    inside = system.inside(start.dual, other)
+    if sizes(inside.HtY, grouped).max() >= 2.0:
+        return
+    start.inside = inside
+    found = system.solve(problem, Settings(stop="never", max_iter=60), start=start)
+    for record in found.history[0]:
+        assert record["objective"] * (1 - record["dual_gap"]) <= best * (1 + 1e-9)
+
+
+def layer(n_rows, n_hidden, seed):
+    """Outputs of sigmoid nodes, as alike as they are in practice, and targets with outliers."""
+    data = make_multitarget(n_rows, outlier_ratio=0.2, random_state=seed)
+    hidden = HiddenLayer.draw(n_hidden, data.X.shape[1], random_state=seed)
+    return hidden.transform(data.X), (data.T - np.median(data.T, axis=0)) / data.T.std(axis=0)
+
+
+def test_inside_makes_the_bound_better():
+    H, T = layer(600, 80, 3)
+    system = System(H, T, Problem("l21", 1.0, 1.0, 0.0))
+    other, problem = (Problem("l21", 1.0, l1, 0.0) for l1 in (8.0, 12.0))
+    start = system.solve(other, keep_state=True).end
+    alone = system.solve(problem, start=start)
+    start.inside = system.inside(start.dual, other)
+    helped = system.solve(problem, start=start)
+    assert helped.status == ["converged"]
+    assert helped.n_iter[0] <= 0.75 * alone.n_iter[0]
+
+
+def test_inside_leaves_with_its_problem():
+    whole = Inside(np.arange(12.0).reshape(2, 3, 2), np.arange(3.0))
+    parts = [whole.take(np.array([k])) for k in range(3)]
+    for name in ("HtY", "value"):
+        np.testing.assert_array_equal(getattr(Inside.join(parts), name), getattr(whole, name))
+
+
+# -- few nodes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(60, 40), (40, 60)])
+@pytest.mark.parametrize("loss", ["l21", "squared"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_part_is_the_system_of_its_nodes(shape, loss, known):
+    H, T, weights, _ = draw(4, *shape, 2, weighted=True)
+    case = Case(H, T, loss, 1.0, 0.7, 0.3, weights=weights)
+    H, T, omega, _ = scaled(case)
+    problem = Problem(loss, 1.0, 0.7, 0.3)
+    system = System(H, T, problem, omega)
+    if known:
+        system.solve(problem)
+    nodes = np.array([1, 2, 5, 17, 30])
+    part = system.part(nodes).solve(problem)
+    alone = solve(H[:, nodes], T, problem, omega=omega)
+    np.testing.assert_allclose(part.coef, alone.coef, atol=1e-10)
+    again = system.solve(problem)
+    np.testing.assert_allclose(again.coef, solve(H, T, problem, omega=omega).coef, atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", ["l21", "l1"])
+@pytest.mark.parametrize("grouped", [True, False])
+def test_few_nodes_find_the_optima_of_all(monkeypatch, loss, grouped):
+    H, T = layer(200, 60, 5)
+    weights = np.random.default_rng(5).uniform(0.5, 2.0, 200)
+    parts, part = [], System.part
+
+    def noted(self, nodes):
+        parts.append(nodes)
+        return part(self, nodes)
+
+    monkeypatch.setattr(System, "part", noted)
+    options = {"loss": loss, "grouped": grouped, "sample_weight": weights, "n_lams": 17}
+    few = gorelm_path(H, T, None, [0.5, 1.0], **options)
+    assert parts
+    assert max(map(len, parts)) <= grid.FEW * 60
+    monkeypatch.setattr(grid, "FEW", 0.0)
+    parts.clear()
+    every = gorelm_path(H, T, None, [0.5, 1.0], **options)
+    assert not parts
+    for one, other in ((few, every), (every, few)):
+        assert one.converged.all()
+        assert (one.objective * (1 - one.dual_gap) <= other.objective * (1 + 1e-9)).all()
+
+
+def test_nodes_left_out_by_mistake_are_found(monkeypatch):
+    H, T = layer(200, 60, 6)
+    monkeypatch.setattr(grid, "NEAR", 1e9)  # only nodes that are active to begin with
+    path = gorelm_path(H, T, None, [0.5, 1.0], n_lams=17)
+    assert path.converged.all()
+    for a, ratio in enumerate(path.l1_ratios):
+        for k in (4, 9, 14):
+            lam = path.lams[k]
+            best = solve(H, T, Problem("l21", 1.0, lam * ratio, lam * (1 - ratio)))
+            floor = best.objective[0] * (1 - best.dual_gap[0])
+            assert path.objective[a, k] * (1 - path.dual_gap[a, k]) <= best.objective[0]
+            assert floor <= path.objective[a, k]
+
+
+def test_iterations_on_few_nodes_count():
+    H, T = layer(200, 60, 7)
+    path = gorelm_path(H, T, None, [0.5, 1.0], n_lams=17, tol=1e-9, max_iter=30)
+    assert (path.n_iter <= 30).all()
+    assert not path.converged.all()

@@ -171,7 +171,7 @@ class _Run:
         if live is not None:
             state, moves = self._go_on(problem, live)
         else:
-            state = self._start(problem)
+            state = self._start(problem, start)
             if start is not None:
                 moves = self._resume(state, start)
         solution = Solution(
@@ -229,8 +229,11 @@ class _Run:
 
     # -- the three steps -------------------------------------------------------------------------
 
-    def _start(self, problem: Problem) -> Iterate:
+    def _start(self, problem: Problem, start: State | None) -> Iterate:
         _, n_hidden, n_targets = self.rows.shape
+        split = problem.is_sparse or self.settings.always_split
+        # What a resumed run takes from elsewhere need not be made.
+        resumed = start is not None and not (split and np.isnan(start.sigma).any())
         count, fixed = problem.n_problems, self.settings.rho
         zeros = np.zeros((n_hidden, count, n_targets))
         HtD: Array = zeros
@@ -245,10 +248,10 @@ class _Run:
             HtD = self.rows.start(problem)
         else:
             rho = RHO_START * problem.tau / typical
-            HtD = self.rows.start(problem, cap)
-        sigma = None
-        if problem.is_sparse or self.settings.always_split:
-            sigma = np.full(count, fixed) if fixed else self._sigma(problem, rho, HtD)
+            HtD = zeros if resumed else self.rows.start(problem, cap)
+        sigma = np.full(count, fixed or np.nan) if split else None
+        if split and fixed is None and not resumed:
+            sigma = self._sigma(problem, rho, HtD)
         return Iterate(
             problem=problem,
             index=np.arange(count),

@@ -122,7 +122,7 @@ class Grid:
                 if not warm:
                     start = None
                 elif step == steps[0]:
-                    start = self._as_in_the_last_line(problems)
+                    start = self._as_in_the_last_line(problems, ratio)
                 else:
                     start = self._between(problems, step, line)
                 if start is not None:
@@ -135,11 +135,13 @@ class Grid:
                 yield problems, solution
         self.last = line if warm else None
 
-    def _as_in_the_last_line(self, problems: Any) -> State | None:
+    def _as_in_the_last_line(self, problems: Any, ratio: float) -> State | None:
         """Begin where the problems of the same lams ended, if with the same coordinates."""
         if self.last is None:
             return None
         start = self.last.take(problems)
+        if ratio < 1:  # another l1 asks for another sigma; without ridge the last one does better
+            start.sigma = np.full(len(problems), np.nan)
         return start if len(start.coef) == self.system.H.shape[1] else None
 
     def _between(self, problems: Any, step: int, line: _Line) -> State:

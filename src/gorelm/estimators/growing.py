@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, ClassVar, Protocol, Self
 
@@ -107,7 +108,11 @@ class _Network:
     def error(self, coef: Array) -> float:
         """Return the mean error norm of the rows, as a share of the best constant's."""
         residuals = self.design.residuals(self.outputs(coef))
-        return _ratio(_sum_of_norms(self.design, residuals), _error_of_medians(self.design))
+        return _ratio(_sum_of_norms(self.design, residuals), self._error_of_medians)
+
+    @cached_property
+    def _error_of_medians(self) -> float:
+        return _error_of_medians(self.design)
 
     def validation_error(self, coef: Array, others: Design) -> tuple[float, float]:
         """Return the sum of error norms over other rows, and that of these rows' medians."""

@@ -10,7 +10,7 @@ from gorelm.admm import Settings
 from gorelm.datasets import make_multitarget
 from gorelm.hidden import HiddenLayer
 from gorelm.iterate import Inside
-from gorelm.path import gorelm_path
+from gorelm.path import gorelm_path, solve_path
 from gorelm.problem import Problem
 from gorelm.solver import System, solve
 from oracles import Case, by_interior_point, draw, scaled
@@ -166,8 +166,75 @@ def test_nodes_left_out_by_mistake_are_found(monkeypatch):
             assert floor <= path.objective[a, k]
 
 
-def test_iterations_on_few_nodes_count():
+def test_no_point_is_given_up_early():
     H, T = layer(200, 60, 7)
     path = gorelm_path(H, T, None, [0.5, 1.0], n_lams=17, tol=1e-9, max_iter=30)
-    assert (path.n_iter <= 30).all()
+    assert (path.n_iter <= 45).all()
     assert not path.converged.all()
+    assert (path.n_iter[~path.converged] >= 30).all()
+
+
+def test_parts_keep_to_the_budget(monkeypatch):
+    H, T = layer(400, 60, 8)
+    sizes_of_parts, part = [], System.part
+
+    def noted(self, nodes):
+        found = part(self, nodes)
+        sizes_of_parts.append(found.H.nbytes)
+        return found
+
+    monkeypatch.setattr(System, "part", noted)
+    like = Problem("l21", [1.0, 1.0], 1.0, 1.0)
+    lams, room = np.geomspace(50, 0.05, 9), 4e4
+    for limit in (1e9, room):
+        sizes_of_parts.clear()
+        lines = grid.Grid(System(H, T, like), like, lams, Settings(), 9, limit, None)
+        for ratio in (0.5, 1.0):
+            for _, solution in lines.solve(ratio, warm=True, more=True):
+                assert set(solution.status) == {"converged"}
+        assert (max(sizes_of_parts) > room) == (limit > room)
+
+
+def test_one_yes_ends_the_batch_also_on_few_nodes():
+    H, T = layer(200, 60, 9)
+    seen = []
+    gorelm_path(H, T, None, [0.5, 1.0], n_lams=17, callback=seen.append)
+    on_few = [k for k, record in enumerate(seen) if np.isnan(record["dual_gap"])]
+    assert on_few
+    for k in on_few[:: max(1, len(on_few) // 5)]:
+        calls = []
+
+        def stop_at(record, k=k, calls=calls):
+            calls.append(record)
+            return len(calls) == k + 1
+
+        path = gorelm_path(H, T, None, [0.5, 1.0], n_lams=17, callback=stop_at)
+        assert {key: calls[k][key] for key in ("lam", "objective")} == {
+            key: seen[k][key] for key in ("lam", "objective")
+        }
+        line, lam = calls[k]["l1_ratio"], calls[k]["lam"]
+        at = (path.l1_ratios == line).argmax(), (path.lams == lam).argmax()
+        later = [r for r in calls[k + 1 :] if (r["l1_ratio"], r["lam"]) == (line, lam)]
+        assert len(later) == 1  # the certificate of where it stood
+        if path.coefs[at].any():  # what must be empty is made exactly so afterwards
+            assert path.dual_gap[at] == later[0]["dual_gap"]
+
+
+@pytest.mark.parametrize("ratios", [[0.0, 0.5], [0.5, 0.0]])
+@pytest.mark.parametrize("shape", [(12, 30), (30, 12), (15, 15)])
+def test_lines_in_any_order(shape, ratios):
+    H, T, _, _ = draw(10, *shape, 2)
+    like = Problem("l21", [1.0, 1.0], 1.0, 1.0)
+    path = solve_path(System(H, T, like), like, np.geomspace(10, 0.1, 9), np.array(ratios))
+    assert path.converged.all()
+
+
+def test_a_wide_part_solves_its_own_ridge():
+    H, T, _, _ = draw(11, 6, 20, 2)
+    problem = Problem("squared", 1.0, 0.0, 0.5)
+    system = System(H, T, problem)
+    system.solve(problem)
+    nodes = np.arange(0, 16, 2)
+    np.testing.assert_allclose(
+        system.part(nodes).solve(problem).coef, solve(H[:, nodes], T, problem).coef, atol=1e-10
+    )

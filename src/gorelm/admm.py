@@ -468,7 +468,7 @@ class _Run:
             if s.sigma is not None:
                 end.sigma[out] = s.sigma[leaving]
             if not self.direct:
-                # Feasible ones (of the last bound), and so is what lies between two of them.
+                # Those of the last bound; feasible, or nearly so where others inside are known.
                 end.dual[:, out] = self.rows.dual(leaving, s.rho, s.scale, s.correction)
         if leaving.all():
             s.index = s.index[:0]

@@ -55,7 +55,7 @@ class _Line:
         return [p for p, state in enumerate(self.states) if state is not None]
 
     def reach(self, p: int) -> float:
-        """Return how long the longest row of H'Y is, at the optimum of problem p."""
+        """Return about how long the longest row of H'Y is: at the optimum, and with tall H, so."""
         state = self.states[p]
         longest = 0.0 if state is None else norms(state.coef, grouped=self.problem.grouped).max()
         return float(self.problem.l1[p] + self.problem.l2[p] * longest)
@@ -81,6 +81,8 @@ class Grid:
         As for `solve_path`.
     at_once : int
         Most problems in a batch.
+    room : float
+        Bytes that a copy of some columns of H may take.
     """
 
     def __init__(
@@ -90,18 +92,18 @@ class Grid:
         lams: Array,
         settings: Settings,
         at_once: int,
+        room: float,
         callback: Callable[[Record], Any] | None,
     ) -> None:
         self.system, self.like, self.lams, self.settings = system, like, lams, settings
-        self.at_once, self.callback = at_once, callback
+        self.at_once, self.room, self.callback = at_once, room, callback
         self.last: _Line | None = None
 
-    def forget(self) -> None:
-        """Free the memory of the last line."""
-        self.last = None
+    def solve(self, ratio: float, *, warm: bool, more: bool) -> Iterator[tuple[Any, Solution]]:
+        """Solve one line; yields indices of lams with their solutions.
 
-    def solve(self, ratio: float, *, warm: bool) -> Iterator[tuple[Any, Solution]]:
-        """Solve one line; yields indices of lams with their solutions."""
+        `warm` starts between neighbours; `more` lines are to come and to be helped by this one.
+        """
         problem = replace(
             self.like,
             tau=self.like.tau[0],
@@ -122,27 +124,31 @@ class Grid:
                 if not warm:
                     start = None
                 elif step == steps[0]:
-                    start = self._as_in_the_last_line(problems, ratio)
+                    start = self._as_in_the_last_line(problems, problem)
                 else:
                     start = self._between(problems, step, line)
                 if start is not None:
                     start.inside = self._inside(problem.select(problems), others)
-                solution = self._run(problem.select(problems), problems, ratio, start, warm)
+                keep = warm and (more or step > 1)
+                solution = self._run(problem.select(problems), problems, ratio, start, keep)
                 line.bounds[problems] = solution.bound
                 if solution.end is not None:
                     for i, p in enumerate(problems):
                         line.states[p] = solution.end.take(np.array([i]))
                 yield problems, solution
-        self.last = line if warm else None
+        self.last = line if warm and more else None
 
-    def _as_in_the_last_line(self, problems: Any, ratio: float) -> State | None:
+    def _as_in_the_last_line(self, problems: Any, line: Problem) -> State | None:
         """Begin where the problems of the same lams ended, if with the same coordinates."""
-        if self.last is None:
+        n_rows, n_hidden = self.system.H.shape
+        if self.last is None or (
+            n_rows < n_hidden and not (line.is_sparse and self.last.problem.is_sparse)
+        ):
             return None
         start = self.last.take(problems)
-        if ratio < 1:  # another l1 asks for another sigma; without ridge the last one does better
+        if line.l2.any():  # another l1 asks for another sigma; without ridge the last does better
             start.sigma = np.full(len(problems), np.nan)
-        return start if len(start.coef) == self.system.H.shape[1] else None
+        return start
 
     def _between(self, problems: Any, step: int, line: _Line) -> State:
         """Mix the states of the neighbours one step to each side.
@@ -153,9 +159,10 @@ class Grid:
         inner = problems + step < len(self.lams)  # the last may have one neighbour only
         left, right = problems - step, np.where(inner, problems + step, problems - step)
         lam, above, below = self.lams[problems], self.lams[left], self.lams[right]
-        apart = np.where(inner, above / below, np.e)
         share = np.where(inner, (above - lam) / np.where(inner, above - below, 1.0), 0.0)
-        log_share = np.where(inner, np.log(above / lam) / np.log(apart), 0.0)
+        at, left_at, right_at = np.log(lam), np.log(above), np.log(below)
+        apart = np.where(inner, left_at - right_at, 1.0)
+        log_share = np.where(inner, (left_at - at) / apart, 0.0)
         start = State.mix(line.take(left), line.take(right), log_share, share)
         # The optimum is concave in lam and not negative at 0: what lies between bounds is one.
         part = np.where(inner, share, 1.0 - lam / above)
@@ -182,21 +189,24 @@ class Grid:
         return Inside.join(found)
 
     def _run(
-        self, problem: Problem, problems: Any, ratio: float, start: State | None, warm: bool
+        self, problem: Problem, problems: Any, ratio: float, start: State | None, keep: bool
     ) -> Solution:
-        settings, spent = self.settings, [0] * len(problems)
+        spent, stopped = [0] * len(problems), False
 
-        def tell(record: Record) -> Any:
+        def tell(record: Record) -> bool:
+            nonlocal stopped
             i, ask = int(record.pop("problem", 0)), self.callback
             point = {"lam": float(self.lams[problems[i]]), "l1_ratio": ratio}
             record["iteration"] += spent[i]
-            return ask is not None and ask({**record, **point})
+            stopped = (ask is not None and bool(ask({**record, **point}))) or stopped
+            return stopped
 
         callback = None if self.callback is None else tell
         if start is not None and problem.is_sparse and problem.loss != "squared":
-            spent = [self._on_few_nodes(problem, i, start, callback) for i in range(len(problems))]
-            settings = replace(settings, max_iter=settings.max_iter - max(spent))
-        solution = self.system.solve(problem, settings, callback, start=start, keep_state=warm)
+            for i in range(len(problems)):
+                if not stopped:
+                    spent[i] = self._on_few_nodes(problem, i, start, callback)
+        solution = self.system.solve(problem, self.settings, callback, start=start, keep_state=keep)
         solution.n_iter = [few + all_ for few, all_ in zip(spent, solution.n_iter, strict=True)]
         return solution
 
@@ -207,7 +217,8 @@ class Grid:
 
         Returns the number of iterations; `start` is then where they have ended.
         """
-        which, few = np.array([i]), FEW * min(self.system.H.shape)
+        H, which = self.system.H, np.array([i])
+        few = min(FEW * min(H.shape), self.room / (len(H) * H.itemsize))
         one, problem = start.take(which), batch.select(which)
         active: Mask = np.asarray(one.coef.any(axis=(1, 2)))
         if not 0 < np.count_nonzero(active) <= few:
@@ -220,13 +231,13 @@ class Grid:
             return 0
 
         def tell(record: Record) -> Any:
-            # That the gap is met is for all nodes to say.
-            unmet = record["dual_gap"] > settings.tol
-            return unmet and callback is not None and callback({**record, "problem": float(i)})
+            # The gap is one among networks of these nodes: it says nothing of all.
+            seen = {**record, "problem": float(i), "dual_gap": float("nan")}
+            return callback is not None and callback(seen)
 
         part = self.system.part(nodes)
         found = part.solve(problem, settings, tell, start=one.part(nodes), keep_state=True)
-        if found.end is not None:
+        if found.end is not None and np.isfinite(found.end.coef).all():
             start.put(i, nodes, found.end)
         return found.n_iter[0]
 

@@ -140,7 +140,7 @@ class Mixture:
 
 @dataclass
 class Inside:
-    """Multipliers Y strictly within the dual constraints, by what bounds are made of; Y = 0 is."""
+    """Multipliers Y with every row of H'Y well within l1, by what bounds are made of; Y = 0 is."""
 
     HtY: Array  # (L, P, m)
     value: Array  # (P,), the dual value of Y; 0 where Y = 0 is all that is known
@@ -179,7 +179,9 @@ class Iterate:
     Z_change: Array
     cap: Array  # largest residual norm that counts in the size of the objective
     bound: Array  # best lower bound on each optimum so far
-    scale: Array  # the last bound is that of the multipliers scale (rho U - H correction)
+    # The last bound is that of the multipliers scale (rho U - H correction), or, for problems that
+    # have some inside, of a point on the way to them.
+    scale: Array
     mixture: Mixture
     correction: Array | None = None  # None: 0
     inside: Inside | None = None

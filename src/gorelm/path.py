@@ -35,7 +35,7 @@ class Path:
     coefs: Array  # (n_ratios, n_lams, L, m)
     objective: Array
     dual_gap: Array  # proven relative distance of each objective from its optimum
-    n_iter: Array  # 0: certified between its neighbours, without an iteration
+    n_iter: Array  # 0: certified where it began, without an iteration
     converged: Array
 
 
@@ -92,13 +92,15 @@ def gorelm_path(
     n_lams, eps : int, float
         The default grid's length, and its smallest lam as a share of its largest.
     tol, max_iter
-        Relative duality gap at which each problem stops, and its most iterations.
+        Relative duality gap at which each problem stops, and its most iterations (with half as many
+        again on few nodes before).
     memory_budget : float, default=2**30
         Bytes that the state of a batch may take beyond H, T and the result; the grid is split to
         stay below.
     callback : callable, optional
         Called with each record of each problem's history (see `GORELMRegressor`), with `lam` and
-        `l1_ratio` added; a true return value ends the batch it came from.
+        `l1_ratio` added, and without a `dual_gap` (NaN) while it runs on few nodes; a true return
+        value ends the batch it came from.
 
     Returns
     -------
@@ -216,11 +218,10 @@ def solve_path(
     share = min(memory_budget, 2.0**60) / 2
     at_once = max(1, int(share // (6 * row + 14 * node)))
     lines = int(share // (2 * (row + node) * len(lams))) if system.keeps_states else 0
-    grid = Grid(system, like, lams, settings, at_once, callback)
+    grid = Grid(system, like, lams, settings, at_once, share, callback)
     for k, ratio in enumerate(l1_ratios):
-        if lines < 2:
-            grid.forget()
-        for problems, solution in grid.solve(float(ratio), warm=lines > 0):
+        more = lines > 1 and k + 1 < len(l1_ratios)
+        for problems, solution in grid.solve(float(ratio), warm=lines > 0, more=more):
             path.coefs[k, problems] = solution.coef.transpose(1, 0, 2)
             path.objective[k, problems] = solution.objective
             path.dual_gap[k, problems] = solution.dual_gap

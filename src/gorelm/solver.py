@@ -46,6 +46,9 @@ from gorelm.rowspace import RowSpace
 
 __all__ = ["System", "minimum_norm", "solve", "solve_rows"]
 
+# What a `System` keeps and cannot shrink to some nodes.
+_MADE_OF_H = ("_gram", "_wide_factor", "_space", "_shrunk", "_row_gram", "_row_factor")
+
 
 def solve(
     H: Array,
@@ -262,7 +265,7 @@ class System:
                 del kept["_factor"]
         if "_HtT" in kept:
             self._HtT = self._HtT[nodes]
-        for name in ("_gram", "_wide_factor", "_space", "_shrunk", "_row_gram", "_row_factor"):
+        for name in _MADE_OF_H:
             kept.pop(name, None)
         if self._live is not None:
             whole = len(self._live.iterate.HtD) > 0
@@ -271,10 +274,10 @@ class System:
     def part(self, nodes: Indices) -> System:
         """Return the system of some nodes, by their increasing indices, for a single problem."""
         part = copy(self)
-        for name in ("_gram", "_factor", "_HtT", "_wide_factor", "_space", "_shrunk"):
+        for name in ("_factor", "_HtT", *_MADE_OF_H):
             vars(part).pop(name, None)
-        part._use(np.ascontiguousarray(self.H[:, nodes]))
-        part._kind = CholeskyFactor
+        part._use(np.take(self.H, nodes, axis=1))
+        part._kind, part._live = CholeskyFactor, None
         if "_gram" in vars(self):
             part._gram = np.asfortranarray(self._gram[np.ix_(nodes, nodes)])
         return part

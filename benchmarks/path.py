@@ -77,7 +77,7 @@ def against_fits(name: str, every: int, every_paper: int) -> None:
         print(f"| {what} | {fits} | {total:.1f} | {total / took:.1f} | {short} |", flush=True)
     print(
         f"\niterations of the path: {path.n_iter.sum()} over {path.n_iter.size} problems, "
-        f"{(path.n_iter == 0).sum()} of them certified between their neighbours without any"
+        f"{(path.n_iter == 0).sum()} of them certified where they began"
     )
 
 

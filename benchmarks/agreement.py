@@ -2,6 +2,7 @@
 
     gorelm experiment run paper --repeats 20 --out results
     python benchmarks/agreement.py results [--robust robust-results]
+    python benchmarks/agreement.py docs/results/records.csv --robust docs/results/records.csv
 
 Splits and random layers differ from the paper's, so agreement is looked for in the order of robust
 against other methods, and in the median over data sets of |ours - theirs| / theirs.
@@ -10,9 +11,11 @@ against other methods, and in the median over data sets of |ours - theirs| / the
 from __future__ import annotations
 
 import argparse
+import csv
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 from gorelm.experiments.published import PUBLISHED_METHODS, published_results
 from gorelm.experiments.store import Store
@@ -21,14 +24,22 @@ ROBUST, OTHERS = ("OR-ELM", "GOR-ELM"), ("R-ELM", "GR-ELM")
 Table = dict[tuple[str, float, str], float]
 
 
-def errors(folder: Path) -> dict[tuple[str, float, str], dict[int, float]]:
+def records(source: Path) -> list[dict[str, Any]]:
+    """Return the runs of a results folder, or of the CSV file of a report."""
+    if source.is_dir():
+        with Store(source) as store:
+            return list(store.records())
+    with source.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def errors(source: Path) -> dict[tuple[str, float, str], dict[int, float]]:
     """Return the test aRRMSE of every finished run, by its repeat."""
     cells: dict[tuple[str, float, str], dict[int, float]] = defaultdict(dict)
-    with Store(folder) as store:
-        for record in store.records():
-            if record["status"] == "done":
-                key = (record["dataset"], record["ratio"], record["method"])
-                cells[key][record["repeat"]] = record["arrmse_test"]
+    for record in records(source):
+        if record["status"] == "done":
+            key = (record["dataset"], float(record["ratio"]), record["method"])
+            cells[key][int(record["repeat"])] = float(record["arrmse_test"])
     return cells
 
 
@@ -54,7 +65,7 @@ def order(table: Table, dataset: str, ratio: float, robust: tuple, others: tuple
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, help="results, or the records.csv of a report")
     parser.add_argument("--robust", type=Path, help="records of the configuration `robust`")
     args = parser.parse_args()
     mine, paper = ours(args.folder), theirs()

@@ -26,8 +26,8 @@ left out: Z and V without a sparse penalty (:math:`s = l_2/\rho`), E and U for t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -44,43 +44,10 @@ from gorelm.iterate import Iterate, Live, Mask, Mixture, Record, Solution, State
 from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
+from gorelm.settings import ADAPTIVE, PAPER, Settings
 
 __all__ = ["ADAPTIVE", "PAPER", "Record", "Settings", "Solution", "State", "solve"]
 
-
-@dataclass(frozen=True)
-class Settings:
-    """How the loop runs. The defaults are the adaptive configuration; see also `PAPER`.
-
-    Parameters
-    ----------
-    rho : float or None
-        Penalty of both splits, fixed. None: from the data, adapted while running.
-    relax : float
-        Over-relaxation in [1, 2); 1 is none.
-    always_split : bool
-        Keep Z and V even where they do nothing.
-    stop : {"gap", "residuals", "never"}
-        Stop at a relative duality gap of `tol`, by the paper's primal and dual residuals, or only
-        at `max_iter`.
-    tol, eps_abs, eps_rel : float
-        Tolerances of the two rules.
-    max_iter : int
-        Most iterations.
-    """
-
-    rho: float | None = None
-    relax: float = 1.6
-    always_split: bool = False
-    stop: Literal["gap", "residuals", "never"] = "gap"
-    tol: float = 1e-3
-    eps_abs: float = 1e-3
-    eps_rel: float = 1e-2
-    max_iter: int = 5000
-
-
-ADAPTIVE = Settings()
-PAPER = Settings(rho=1.0, relax=1.0, always_split=True, stop="residuals", max_iter=1000)
 
 # Starting penalties in natural units, and when and how far they are adapted: chosen for fewest
 # iterations to a gap of 1e-3, mostly on the six sets of benchmarks/solver.py (1.5 to 2.25 for the

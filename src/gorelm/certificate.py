@@ -125,7 +125,7 @@ def _bound_from_inside(s: Iterate, moves: Moves, plain: Array) -> tuple[Array, M
     Returns
     -------
     bound : array (P,)
-        What is proven by the new multipliers, `plain` or so.
+        The best that the new multipliers prove: `plain`, or the point on that way.
     alone : mask (P,)
         The problems of which none are known.
     """

@@ -55,7 +55,7 @@ class _Line:
         return [p for p, state in enumerate(self.states) if state is not None]
 
     def reach(self, p: int) -> float:
-        """Return about how long the longest row of H'Y is: at the optimum, and with tall H, so."""
+        """Guess how long the longest row of H'Y is; at the optimum, unless H is wide, so it is."""
         state = self.states[p]
         longest = 0.0 if state is None else norms(state.coef, grouped=self.problem.grouped).max()
         return float(self.problem.l1[p] + self.problem.l2[p] * longest)

@@ -1,5 +1,7 @@
 """What speeds a grid up changes nothing of what is said about its points."""
 
+import gc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from gorelm import grid
 from gorelm.admm import Settings
 from gorelm.datasets import make_multitarget
 from gorelm.hidden import HiddenLayer
-from gorelm.iterate import Inside
+from gorelm.iterate import Inside, State
 from gorelm.path import gorelm_path, solve_path
 from gorelm.problem import Problem
 from gorelm.solver import System, solve
@@ -189,9 +191,8 @@ def test_parts_keep_to_the_budget(monkeypatch):
     for limit in (1e9, room):
         sizes_of_parts.clear()
         lines = grid.Grid(System(H, T, like), like, lams, Settings(), 9, limit, None)
-        for ratio in (0.5, 1.0):
-            for _, solution in lines.solve(ratio, warm=True, more=True):
-                assert set(solution.status) == {"converged"}
+        for _, _, solution in lines.solve(np.array([0.5, 1.0]), kept=2):
+            assert set(solution.status) == {"converged"}
         assert (max(sizes_of_parts) > room) == (limit > room)
 
 
@@ -218,6 +219,48 @@ def test_one_yes_ends_the_batch_also_on_few_nodes():
         assert len(later) == 1  # the certificate of where it stood
         if path.coefs[at].any():  # what must be empty is made exactly so afterwards
             assert path.dual_gap[at] == later[0]["dual_gap"]
+
+
+@pytest.mark.parametrize("shape", [(60, 20), (20, 60)])
+def test_waves_find_what_lines_one_after_the_other_find(shape):
+    H, T, _, _ = draw(12, *shape, 2)
+    like = Problem("l21", [1.0, 1.0], 1.0, 1.0)
+    lams, ratios = np.geomspace(10, 0.1, 17), np.array([0.0, 0.3, 0.6, 1.0])
+    found, widths = {}, {}
+    for kept in (2, 5):
+        lines = grid.Grid(System(H, T, like), like, lams, Settings(), 100, 1e9, None)
+        coefs, n_iter = np.zeros((4, 17, shape[1], 2)), np.full((4, 17), -1)
+        widths[kept] = []
+        for at, problems, solution in lines.solve(ratios, kept):
+            assert (n_iter[at, problems] == -1).all()  # no point twice
+            coefs[at, problems], n_iter[at, problems] = (
+                solution.coef.transpose(1, 0, 2),
+                solution.n_iter,
+            )
+            widths[kept].append(len(set(at)))
+        assert (n_iter >= 0).all()
+        found[kept] = coefs, n_iter
+    assert (max(widths[2]), max(widths[5])) == (1, 3)
+    np.testing.assert_array_equal(found[2][1], found[5][1])
+    np.testing.assert_allclose(found[2][0], found[5][0], atol=1e-6)
+
+
+def count_states():
+    """Count the states of single problems that are held anywhere."""
+    gc.collect()
+    return sum(isinstance(o, State) and o.coef.shape[1] == 1 for o in gc.get_objects())
+
+
+@pytest.mark.parametrize(("kept", "alive"), [(1, 1), (2, 2), (5, 5)])
+def test_no_more_states_than_may_be_kept(kept, alive):
+    H, T, _, _ = draw(13, 40, 15, 2)
+    like = Problem("l21", [1.0, 1.0], 1.0, 1.0)
+    lams, ratios = np.geomspace(10, 0.1, 17), np.linspace(0.1, 0.9, 9)
+    lines = grid.Grid(System(H, T, like), like, lams, Settings(), 100, 1e9, None)
+    most, others = 0, count_states()
+    for _ in lines.solve(ratios, kept):
+        most = max(most, count_states() - others)
+    assert alive * 10 < most <= alive * 17
 
 
 @pytest.mark.parametrize("ratios", [[0.0, 0.5], [0.5, 0.0]])

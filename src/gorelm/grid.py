@@ -1,8 +1,9 @@
-"""Solve a grid of penalties line by line: each problem begins where others have ended.
+"""Solve a grid of penalties in waves: each problem begins where others have ended.
 
 A line holds the problems of one l1_ratio, one for each lam, and is solved from coarse to fine: a
 problem begins between its solved neighbours. The first of a line begin where those of the same lam
-ended in the line before.
+ended in the line before. So a line can begin as soon as the line before it goes on to its second
+level: a wave is one batch of problems from several lines, each one level behind the one before.
 
 Without ridge (l1_ratio = 1) multipliers prove a bound only while no row of H'Y is longer than
 :math:`l_1`. Multipliers of other problems are well within that limit and not much worse: on the way
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from gorelm.admm import Record, Settings, Solution, State
 from gorelm.iterate import Inside, Mask
@@ -34,25 +36,32 @@ INSIDE, ALMOST = 0.75, 0.95
 FEW, NEAR = 0.4, 0.9
 
 
-@dataclass
+@dataclass(eq=False)
 class _Line:
     """What is known of the problems of one l1_ratio, one for each lam."""
 
+    ratio: float
     problem: Problem
+    last: _Line | None  # the line before, while it may help
     states: list[State | None]
     bounds: Array
     inside: dict[int, Inside] = field(default_factory=dict)  # made of some states' multipliers
 
     @classmethod
-    def empty(cls, problem: Problem) -> _Line:
+    def empty(cls, ratio: float, lams: Array, like: Problem, last: _Line | None) -> _Line:
         """Return a line of which nothing is known."""
-        count = problem.n_problems
-        return cls(problem, [None] * count, np.full(count, -np.inf))
+        l1, l2, count = lams * ratio, lams * (1 - ratio), len(lams)
+        problem = replace(like, tau=like.tau[0], delta=like.delta[0], l1=l1, l2=l2)
+        return cls(ratio, problem, last, [None] * count, np.full(count, -np.inf))
 
-    @property
-    def solved(self) -> list[int]:
-        """The problems that have been solved."""
-        return [p for p, state in enumerate(self.states) if state is not None]
+    def forget(self) -> None:
+        """Drop the states, which nobody will need."""
+        self.states, self.inside = [None] * len(self.states), {}
+
+    def solved(self, step: int = 1) -> list[tuple[_Line, int]]:
+        """Every `step`-th problem, as far as they have been solved."""
+        every = range(0, len(self.states), step)
+        return [(self, p) for p in every if self.states[p] is not None]
 
     def reach(self, p: int) -> float:
         """Guess how long the longest row of H'Y is; at the optimum, unless H is wide, so it is."""
@@ -67,13 +76,28 @@ class _Line:
             self.inside[p] = system.inside(state.dual, self.problem.select(np.array([p])))
         return self.inside[p]
 
-    def take(self, problems: Any) -> State:
-        """Return the states of some problems as those of a batch."""
-        return State.join([state for p in problems if (state := self.states[p]) is not None])
+    def take(self, p: int) -> State:
+        """Return the state of a solved problem."""
+        state = self.states[p]
+        if state is None:
+            raise ValueError(f"problem {p} has not been solved")
+        return state.take(np.arange(1))
+
+
+@dataclass
+class _Batch:
+    """Problems to solve together."""
+
+    lines: list[_Line]  # of each problem
+    number: Mask  # of each problem's line
+    which: Mask  # of its line's problems
+    problem: Problem
+    start: State | None
+    spent: list[int]  # iterations on few nodes
 
 
 class Grid:
-    """Solves the lines of a grid one after the other, each with the help of the last.
+    """Solves the lines of a grid, each with the help of the last.
 
     Parameters
     ----------
@@ -97,117 +121,171 @@ class Grid:
     ) -> None:
         self.system, self.like, self.lams, self.settings = system, like, lams, settings
         self.at_once, self.room, self.callback = at_once, room, callback
-        self.last: _Line | None = None
+        self.steps = _steps(len(lams))
 
-    def solve(self, ratio: float, *, warm: bool, more: bool) -> Iterator[tuple[Any, Solution]]:
-        """Solve one line; yields indices of lams with their solutions.
+    def solve(self, ratios: Array, kept: int) -> Iterator[tuple[Mask, Mask, Solution]]:
+        """Solve all lines; yields indices of ratios and of lams, and the solutions there.
 
-        `warm` starts between neighbours; `more` lines are to come and to be helped by this one.
+        Parameters
+        ----------
+        ratios : array
+            The l1_ratio of each line.
+        kept : int
+            Of how many lines states may be kept: of too few for waves, and lines are solved one
+            after the other; of one, and no line helps another; of none, and no problem does.
         """
-        problem = replace(
-            self.like,
-            tau=self.like.tau[0],
-            delta=self.like.delta[0],
-            l1=self.lams * ratio,
-            l2=self.lams * (1 - ratio),
-        )
-        line = _Line.empty(problem)
-        steps = _steps(len(self.lams))
-        if not warm or (self.like.loss == "squared" and ratio == 0):  # a closed form
-            steps, warm = [1], False
-        for step in steps:
-            level = [p for p in range(0, len(self.lams), step) if line.states[p] is None]
-            # Those before this level: how it is cut into batches must not matter.
-            others = [(at, p) for at in (line, self.last) if at is not None for p in at.solved]
-            for k in range(0, len(level), self.at_once):
-                problems = np.array(level[k : k + self.at_once])
-                if not warm:
-                    start = None
-                elif step == steps[0]:
-                    start = self._as_in_the_last_line(problems, problem)
-                else:
-                    start = self._between(problems, step, line)
-                if start is not None:
-                    start.inside = self._inside(problem.select(problems), others)
-                keep = warm and (more or step > 1)
-                solution = self._run(problem.select(problems), problems, ratio, start, keep)
-                line.bounds[problems] = solution.bound
-                if solution.end is not None:
-                    for i, p in enumerate(problems):
-                        line.states[p] = solution.end.take(np.array([i]))
-                yield problems, solution
-        self.last = line if warm and more else None
+        lines: list[_Line] = []
+        for ratio in ratios:
+            last = lines[-1] if lines and kept > 1 else None
+            lines.append(_Line.empty(float(ratio), self.lams, self.like, last))
+        depth = len(self.steps)
+        behind = 1 if kept > depth else depth
+        for wave in range(behind * (len(lines) - 1) + depth):
+            levels = {k: wave - behind * k for k in range(len(lines))}
+            levels = {k: level for k, level in levels.items() if 0 <= level < depth}
+            for sparse in (False, True):  # without a sparse penalty there is one split less
+                some = {k: j for k, j in levels.items() if lines[k].problem.is_sparse == sparse}
+                yield from self._wave(lines, some, warm=kept > 0)
+            for k, level in levels.items():
+                # Once a line is solved, the one before has helped where it could.
+                if level == depth - 1 and (k or kept == 1):
+                    lines[k - 1 if kept > 1 else k].forget()
 
-    def _as_in_the_last_line(self, problems: Any, line: Problem) -> State | None:
-        """Begin where the problems of the same lams ended, if with the same coordinates."""
+    def _wave(
+        self, lines: list[_Line], levels: dict[int, int], *, warm: bool
+    ) -> Iterator[tuple[Mask, Mask, Solution]]:
+        """Solve one level of each of some lines, in as many batches as memory asks for."""
+        points = [
+            (k, p) for k, level in levels.items() for p in self._points(lines[k], level, warm)
+        ]
+        # What may help those without ridge: how many problems and lines memory allows at a time
+        # must not matter, so it is what waves know, and nothing of this one.
+        solved = {}
+        for k, level in levels.items():
+            line, last = lines[k], lines[k].last
+            solved[k] = line.solved() + ([] if last is None else last.solved(self.steps[level]))
+        for i in range(0, len(points), self.at_once):
+            batch = self._batch(lines, points[i : i + self.at_once], levels, solved, warm=warm)
+            solution = self._run(batch, keep_state=warm)
+            for j, (line, p) in enumerate(zip(batch.lines, batch.which, strict=True)):
+                line.bounds[p] = solution.bound[j]
+                if solution.end is not None:
+                    line.states[p] = solution.end.take(np.array([j]))
+            yield batch.number, batch.which, solution
+
+    def _points(self, line: _Line, level: int, warm: bool) -> list[int]:
+        """Return the problems of a level; all are of the first where none helps another."""
+        every = range(len(self.lams))
+        if not warm or (self.like.loss == "squared" and line.ratio == 0):  # a closed form
+            return list(every) if level == 0 else []
+        step = self.steps[level]
+        return [p for p in every[::step] if level == 0 or p % (2 * step)]
+
+    def _batch(
+        self,
+        lines: list[_Line],
+        points: list[tuple[int, int]],
+        levels: dict[int, int],
+        solved: dict[int, list[tuple[_Line, int]]],
+        *,
+        warm: bool,
+    ) -> _Batch:
+        starts = []
+        for k, p in points if warm else []:
+            start = self._begin(lines[k], p, levels[k])
+            if start is not None:
+                start.inside = self._inside(lines[k].problem.select(np.array([p])), solved[k])
+                starts.append(start)
+        number, which = np.array(points).T
+        return _Batch(
+            [lines[k] for k in number],
+            number,
+            which,
+            Problem.join([lines[k].problem.select(np.array([p])) for k, p in points]),
+            State.join(starts) if len(starts) == len(points) else None,
+            [0] * len(points),
+        )
+
+    # -- where problems begin --------------------------------------------------------------------
+
+    def _begin(self, line: _Line, p: int, level: int) -> State | None:
+        if level == 0:
+            return self._as_in_the_last_line(line, p)
+        return self._between(line, p, self.steps[level])
+
+    def _as_in_the_last_line(self, line: _Line, p: int) -> State | None:
+        """Begin where the problem of the same lam ended, if with the same coordinates."""
         n_rows, n_hidden = self.system.H.shape
-        if self.last is None or (
-            n_rows < n_hidden and not (line.is_sparse and self.last.problem.is_sparse)
-        ):
+        last = line.last
+        if last is None or last.states[p] is None:
             return None
-        start = self.last.take(problems)
-        if line.l2.any():  # another l1 asks for another sigma; without ridge the last does better
-            start.sigma = np.full(len(problems), np.nan)
+        if n_rows < n_hidden and not (line.problem.is_sparse and last.problem.is_sparse):
+            return None
+        start = last.take(p)
+        if line.problem.l2.any():  # another l1 asks for another sigma; without ridge it does not
+            start.sigma = np.full(1, np.nan)
         return start
 
-    def _between(self, problems: Any, step: int, line: _Line) -> State:
+    def _between(self, line: _Line, p: int, step: int) -> State:
         """Mix the states of the neighbours one step to each side.
 
         The dual is jointly concave in multipliers and lam, so these are mixed in proportion of lam.
         Weights follow its logarithm more closely.
         """
-        inner = problems + step < len(self.lams)  # the last may have one neighbour only
-        left, right = problems - step, np.where(inner, problems + step, problems - step)
-        lam, above, below = self.lams[problems], self.lams[left], self.lams[right]
-        share = np.where(inner, (above - lam) / np.where(inner, above - below, 1.0), 0.0)
-        at, left_at, right_at = np.log(lam), np.log(above), np.log(below)
-        apart = np.where(inner, left_at - right_at, 1.0)
-        log_share = np.where(inner, (left_at - at) / apart, 0.0)
-        start = State.mix(line.take(left), line.take(right), log_share, share)
+        left, right, lam = p - step, p + step, self.lams[p]
+        above = self.lams[left]
         # The optimum is concave in lam and not negative at 0: what lies between bounds is one.
-        part = np.where(inner, share, 1.0 - lam / above)
-        far = np.where(inner, line.bounds[right], 0.0)
-        start.bound = (1 - part) * line.bounds[left] + part * far
+        if right >= len(self.lams):  # the last may have one neighbour only
+            start = line.take(left)
+            start.bound = lam / above * line.bounds[[left]]
+            return start
+        below = self.lams[right]
+        share = (above - lam) / (above - below)
+        log_share = np.log(above / lam) / np.log(above / below)
+        start = State.mix(
+            line.take(left), line.take(right), np.array([log_share]), np.array([share])
+        )
+        start.bound = (1 - share) * line.bounds[[left]] + share * line.bounds[[right]]
         return start
 
-    def _inside(self, problem: Problem, others: list[tuple[_Line, int]]) -> Inside | None:
-        """For problems without ridge, find the best multipliers of others that are inside."""
+    def _inside(self, problem: Problem, solved: list[tuple[_Line, int]]) -> Inside | None:
+        """For a problem without ridge, find the best multipliers of others that are inside."""
         if problem.l2.any() or problem.loss == "squared":
             return None
-        reaches = [other.reach(p) for other, p in others]
+        l1 = problem.l1[0]
         shape = (self.system.H.shape[1], 1, self.system.T.shape[1])
-        nothing = Inside(np.zeros(shape), np.zeros(1))
-        found = []
-        for l1 in problem.l1:
-            within = [pair for pair, far in zip(others, reaches, strict=True) if far <= INSIDE * l1]
-            inside = nothing
-            if within:
-                other, p = max(within, key=lambda pair: pair[0].bounds[pair[1]])
-                inside = other.inside_of(p, self.system)
-            longest = norms(inside.HtY, grouped=problem.grouped).max()
-            found.append(inside if longest <= ALMOST * l1 else nothing)
-        return Inside.join(found)
+        inside = nothing = Inside(np.zeros(shape), np.zeros(1))
+        within = [(line, p) for line, p in solved if line.reach(p) <= INSIDE * l1]
+        if within:
+            line, p = max(within, key=lambda pair: pair[0].bounds[pair[1]])
+            inside = line.inside_of(p, self.system)
+        longest = norms(inside.HtY, grouped=problem.grouped).max()
+        return inside if longest <= ALMOST * l1 else nothing
 
-    def _run(
-        self, problem: Problem, problems: Any, ratio: float, start: State | None, keep: bool
-    ) -> Solution:
-        spent, stopped = [0] * len(problems), False
+    # -- solving ---------------------------------------------------------------------------------
+
+    def _run(self, batch: _Batch, *, keep_state: bool) -> Solution:
+        stopped, start = False, batch.start
 
         def tell(record: Record) -> bool:
             nonlocal stopped
             i, ask = int(record.pop("problem", 0)), self.callback
-            point = {"lam": float(self.lams[problems[i]]), "l1_ratio": ratio}
-            record["iteration"] += spent[i]
+            point = {"lam": float(self.lams[batch.which[i]]), "l1_ratio": batch.lines[i].ratio}
+            record["iteration"] += batch.spent[i]
             stopped = (ask is not None and bool(ask({**record, **point}))) or stopped
             return stopped
 
         callback = None if self.callback is None else tell
-        if start is not None and problem.is_sparse and problem.loss != "squared":
-            for i in range(len(problems)):
-                if not stopped:
-                    spent[i] = self._on_few_nodes(problem, i, start, callback)
-        solution = self.system.solve(problem, self.settings, callback, start=start, keep_state=keep)
-        solution.n_iter = [few + all_ for few, all_ in zip(spent, solution.n_iter, strict=True)]
+        if start is not None and batch.problem.is_sparse and batch.problem.loss != "squared":
+            with threadpool_limits(1, "blas"):  # whose threads would wait for each other
+                for i in range(len(batch.spent)):
+                    if not stopped:
+                        batch.spent[i] = self._on_few_nodes(batch.problem, i, start, callback)
+        solution = self.system.solve(
+            batch.problem, self.settings, callback, start=start, keep_state=keep_state
+        )
+        both = zip(batch.spent, solution.n_iter, strict=True)
+        solution.n_iter = [few + all_ for few, all_ in both]
         return solution
 
     def _on_few_nodes(

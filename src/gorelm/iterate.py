@@ -88,6 +88,8 @@ class State:
             np.concatenate([s.dual for s in states], axis=1),
             np.concatenate([s.rho for s in states]),
             np.concatenate([s.sigma for s in states]),
+            np.concatenate([_or_nothing(s.bound, len(s.rho)) for s in states]),
+            Inside.join([s.inside or Inside.empty(s.coef) for s in states]),
         )
 
     def take(self, which: Mask) -> State:
@@ -112,6 +114,10 @@ class State:
         """Let problem p be where it is in `one`, which has some nodes alone: all with weights."""
         self.coef[nodes, p] = one.coef[:, 0]
         self.dual[:, p], self.rho[p], self.sigma[p] = one.dual[:, 0], one.rho[0], one.sigma[0]
+
+
+def _or_nothing(bound: Array | None, count: int) -> Array:
+    return np.full(count, -np.inf) if bound is None else bound
 
 
 @dataclass
@@ -144,6 +150,11 @@ class Inside:
 
     HtY: Array  # (L, P, m)
     value: Array  # (P,), the dual value of Y; 0 where Y = 0 is all that is known
+
+    @classmethod
+    def empty(cls, like: Array) -> Inside:
+        """Return Y = 0, for weights like `like`."""
+        return cls(np.zeros_like(like), np.zeros(like.shape[1]))
 
     @classmethod
     def join(cls, parts: Sequence[Inside]) -> Inside:

@@ -217,16 +217,15 @@ def solve_path(
     row, node = n_targets * system.H.itemsize * n_rows, n_targets * 8 * n_hidden
     share = min(memory_budget, 2.0**60) / 2
     at_once = max(1, int(share // (6 * row + 14 * node)))
-    lines = int(share // (2 * (row + node) * len(lams))) if system.keeps_states else 0
+    kept = int(share // (2 * (row + node) * len(lams))) if system.keeps_states else 0
     grid = Grid(system, like, lams, settings, at_once, share, callback)
-    for k, ratio in enumerate(l1_ratios):
-        more = lines > 1 and k + 1 < len(l1_ratios)
-        for problems, solution in grid.solve(float(ratio), warm=lines > 0, more=more):
-            path.coefs[k, problems] = solution.coef.transpose(1, 0, 2)
-            path.objective[k, problems] = solution.objective
-            path.dual_gap[k, problems] = solution.dual_gap
-            path.n_iter[k, problems] = solution.n_iter
-            path.converged[k, problems] = np.equal(solution.status, "converged")
+    for ratios, problems, solution in grid.solve(l1_ratios, kept):
+        at = ratios, problems
+        path.coefs[at] = solution.coef.transpose(1, 0, 2)
+        path.objective[at] = solution.objective
+        path.dual_gap[at] = solution.dual_gap
+        path.n_iter[at] = solution.n_iter
+        path.converged[at] = np.equal(solution.status, "converged")
     empty_from = like.tau[0] * system.largest_pull(like)
     for k, ratio in enumerate(l1_ratios):
         empty = ratio * lams >= empty_from * (1 - 1e-12) if ratio > 0 else np.zeros(len(lams), bool)

@@ -23,7 +23,7 @@ the optimum.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -96,6 +96,15 @@ class Problem:
         """Return the problems that `which` (mask or indices) names."""
         numbers = {name: getattr(self, name)[which] for name in ("tau", "l1", "l2", "delta")}
         return replace(self, **numbers)
+
+    @classmethod
+    def join(cls, parts: Sequence[Problem]) -> Problem:
+        """Return problems that differ in their numbers alone as one batch."""
+        names = ("tau", "l1", "l2", "delta")
+        numbers: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in names
+        }
+        return replace(parts[0], **numbers)
 
     # -- the loss, on residuals R of shape (rows, P, targets) -----------------------------------
 

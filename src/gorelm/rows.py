@@ -394,7 +394,7 @@ def factor_for(problem: Problem) -> type[CholeskyFactor] | type[EighFactor]:
 
 def cut(n_rows: int, n_hidden: int, n_columns: int, work: int = _BLOCK_WORK) -> Iterator[slice]:
     """Cut rows into blocks that stay in cache between their two products."""
-    smallest = 32 if n_columns < 32 else 256
+    smallest = 62 if n_columns < 20 else 512
     size = max(smallest, work // max(1, n_hidden * n_columns))
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))

@@ -20,6 +20,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from gorelm.admm import Record, Settings, Solution, State
+from gorelm.factor import Indices
 from gorelm.iterate import Inside, Mask
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
@@ -277,10 +278,12 @@ class Grid:
 
         callback = None if self.callback is None else tell
         if start is not None and batch.problem.is_sparse and batch.problem.loss != "squared":
+            few = self._few_nodes(batch.problem, start)
             with threadpool_limits(1, "blas"):  # whose threads would wait for each other
-                for i in range(len(batch.spent)):
+                for i, nodes in few.items():
                     if not stopped:
-                        batch.spent[i] = self._on_few_nodes(batch.problem, i, start, callback)
+                        run = batch.problem, i, nodes, start, callback
+                        batch.spent[i] = self._on_few_nodes(*run)
         solution = self.system.solve(
             batch.problem, self.settings, callback, start=start, keep_state=keep_state
         )
@@ -288,33 +291,43 @@ class Grid:
         solution.n_iter = [few + all_ for few, all_ in both]
         return solution
 
+    def _few_nodes(self, problem: Problem, start: State) -> dict[int, Indices]:
+        """Return the nodes that may matter to each of those problems where these are few."""
+        H = self.system.H
+        few = min(FEW * min(H.shape), self.room / (len(H) * H.itemsize))
+        active: Mask = np.asarray(start.coef.any(axis=2))
+        count = np.count_nonzero(active, axis=0)
+        (sparse,) = np.nonzero((count > 0) & (count <= few))
+        if not len(sparse) or self.settings.max_iter < 2:
+            return {}
+        some = problem.select(sparse)
+        pull = norms(self.system.inside(start.dual[:, sparse], some).HtY, grouped=some.grouped)
+        near = pull.reshape(*pull.shape[:2], -1).max(axis=2) >= NEAR * some.l1
+        found = {int(i): np.flatnonzero(active[:, i] | near[:, k]) for k, i in enumerate(sparse)}
+        return {i: nodes for i, nodes in found.items() if len(nodes) <= few}
+
     def _on_few_nodes(
-        self, batch: Problem, i: int, start: State, callback: Callable[[Record], Any] | None
+        self,
+        batch: Problem,
+        i: int,
+        nodes: Indices,
+        start: State,
+        callback: Callable[[Record], Any] | None,
     ) -> int:
-        """Go on with the nodes that may matter to a problem, where these are few.
+        """Go on with some nodes of a problem alone.
 
         Returns the number of iterations; `start` is then where they have ended.
         """
-        H, which = self.system.H, np.array([i])
-        few = min(FEW * min(H.shape), self.room / (len(H) * H.itemsize))
-        one, problem = start.take(which), batch.select(which)
-        active: Mask = np.asarray(one.coef.any(axis=(1, 2)))
-        if not 0 < np.count_nonzero(active) <= few:
-            return 0
-        pull = norms(self.system.inside(one.dual, problem).HtY, grouped=problem.grouped)
-        near = (pull >= NEAR * problem.l1[0]).reshape(len(active), -1).any(axis=1)
-        nodes = np.flatnonzero(active | near)
+        which = np.array([i])
         settings = replace(self.settings, max_iter=self.settings.max_iter // 2)
-        if len(nodes) > few or not settings.max_iter:
-            return 0
 
         def tell(record: Record) -> Any:
             # The gap is one among networks of these nodes: it says nothing of all.
             seen = {**record, "problem": float(i), "dual_gap": float("nan")}
             return callback is not None and callback(seen)
 
-        part = self.system.part(nodes)
-        found = part.solve(problem, settings, tell, start=one.part(nodes), keep_state=True)
+        part, one = self.system.part(nodes), start.take(which).part(nodes)
+        found = part.solve(batch.select(which), settings, tell, start=one, keep_state=True)
         if found.end is not None and np.isfinite(found.end.coef).all():
             start.put(i, nodes, found.end)
         return found.n_iter[0]

@@ -27,6 +27,7 @@ __all__ = [
     "farthest",
     "refuse_huge",
     "typical_norm",
+    "upright",
     "within",
 ]
 
@@ -164,19 +165,20 @@ class Rows:
         weights, count = self._flat(B), B.shape[1]
         self.E = np.empty((len(self.T), *B.shape[1:]), dtype=self.dtype)
         self.U = np.asarray(dual / rho[:, None], dtype=self.dtype)
-        products = np.zeros((len(B), 2 * count, B.shape[2]))
+        products = np.zeros((2 * weights.shape[1], len(B)))
         sums, loss = np.zeros((3, count)), np.zeros((2, count))
         for rows, h in self._pass(weights.shape[1]):
             t, u = self.T[rows], self.U[rows]
             e = (h @ weights).reshape(len(h), *B.shape[1:]) - t[:, None]
-            products += _product(h, np.concatenate([e - u, u], axis=1))
+            products += _across(h, np.concatenate([e - u, u], axis=1))
             sums += [_squares(e), _squares(u), _inner(u, t)]
             loss += self._loss(e, problem, cap, rows)
             self.E[rows] = e
         size, UU, UT = sums
         still = np.zeros(count)
         moves = Moves(still, size, still, UU, UT, loss, size, size)
-        return products[:, :count], products[:, count:], moves
+        HtD, HtU = (upright(half, B.shape) for half in np.split(products, 2))
+        return HtD, HtU, moves
 
     def products(self, start: int) -> tuple[Array, Array]:
         """Return H'(E - U) and H'U of the nodes from `start` on, for E and U as they are."""
@@ -194,10 +196,11 @@ class Rows:
 
     def _summed(self, D: Array, H: Array | None = None) -> Array:
         """Return H'D, of all nodes or of those whose H is given."""
-        sums = np.zeros((self.shape[1] if H is None else H.shape[1], *D.shape[1:]))
-        for rows, h in self._pass(D[0].size if len(D) else 1, H):
-            sums += _product(h, D[rows])
-        return sums
+        n_hidden, n_columns = self.shape[1] if H is None else H.shape[1], D.shape[1] * D.shape[2]
+        sums = np.zeros((n_columns, n_hidden))
+        for rows, h in self._pass(n_columns, H):
+            sums += _across(h, D[rows])
+        return upright(sums, (n_hidden, *D.shape[1:]))
 
     def dual(
         self,
@@ -283,7 +286,7 @@ class Rows:
             if measure:
                 residuals[rows] = residual
             self.E[rows], self.U[rows] = e, u
-            return _product(h, e - u)
+            return _across(h, e - u)
 
         HtD = self._sum(update, weights.shape[1], B.shape)
         return HtD, self._moves(residuals, before, problem, cap) if measure else None
@@ -337,15 +340,15 @@ class Rows:
 
     def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
         """Return H'R (L, P, m), <R, T> (P,) and <R, R> (P,) of the residuals R = HX - T."""
-        HtR, RT, RR = np.zeros(X.shape), np.zeros(X.shape[1]), np.zeros(X.shape[1])
         weights = self._flat(X)
+        HtR, RT, RR = np.zeros(weights.shape[::-1]), np.zeros(X.shape[1]), np.zeros(X.shape[1])
         for rows, h in self._pass(weights.shape[1]):
             t = self.T[rows]
             R = (h @ weights).reshape(-1, *X.shape[1:]) - t[:, None]
-            HtR += _product(h, R)
+            HtR += _across(h, R)
             RT += _inner(R, t)
             RR += _squares(R)
-        return HtR, RT, RR
+        return upright(HtR, X.shape), RT, RR
 
     def _loss(self, residual: Array, problem: Problem, cap: Array | None, rows: slice) -> Array:
         if self._observed is not None:
@@ -369,11 +372,11 @@ class Rows:
     def _sum(
         self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]
     ) -> Array:
-        """Go through the rows once and sum up what `work` makes of them."""
-        total = np.zeros(shape)
+        """Go through the rows once and sum up the (H'D)' that `work` makes of them."""
+        total = np.zeros((n_columns, shape[0]))
         for rows, h in self._pass(n_columns):
             total += work(rows, h)
-        return total
+        return upright(total, shape)
 
     def _blocks(self, n_columns: int) -> Iterator[slice]:
         n_rows, n_hidden, _ = self.shape
@@ -495,5 +498,11 @@ def _inner(A: Array, t: Array) -> Array:
     return np.asarray(np.einsum("npm,nm->p", A, t), dtype=float)
 
 
-def _product(h: Array, D: Array) -> Array:
-    return np.asarray((h.T @ D.reshape(len(D), -1)).reshape(h.shape[1], *D.shape[1:]))
+def _across(h: Array, D: Array) -> Array:
+    """Return (H'D)' of a block of rows, (P m, L): BLAS is up to twice as fast as for H'D."""
+    return np.asarray(D.reshape(len(D), -1).T @ h)
+
+
+def upright(sums: Array, shape: tuple[int, ...]) -> Array:
+    """Return the H'D of such sums, in its shape (L, P, m)."""
+    return np.ascontiguousarray(sums.T).reshape(shape)

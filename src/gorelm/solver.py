@@ -41,7 +41,7 @@ from gorelm.factor import (
 from gorelm.iterate import Inside, Live
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
-from gorelm.rows import Rows, bring_near, factor_for, farthest
+from gorelm.rows import Rows, bring_near, cut, factor_for, farthest
 from gorelm.rowspace import RowSpace
 
 __all__ = ["System", "minimum_norm", "solve", "solve_rows"]
@@ -284,7 +284,12 @@ class System:
 
     def outputs(self, coef: Array) -> Array:
         """Return H times weights (L, m)."""
-        return np.asarray(self.H @ coef.astype(self.H.dtype, copy=False))
+        weights = np.ascontiguousarray(coef, dtype=self.H.dtype)
+        outputs = np.empty((len(self.H), weights.shape[1]), dtype=self.H.dtype)
+        n_rows, n_hidden = self.H.shape
+        for rows in cut(n_rows, n_hidden, weights.shape[1]):
+            outputs[rows] = self.H[rows] @ weights
+        return outputs
 
     def largest_pull(self, problem: Problem) -> float:
         """Return the largest row of H'Y for the pull Y of the targets on an empty model.

@@ -24,7 +24,7 @@ from threadpoolctl import ThreadpoolController
 from gorelm.factor import GramSum
 from gorelm.hidden import HiddenLayer
 from gorelm.prox import Array
-from gorelm.rows import Rows, cut, refuse_huge
+from gorelm.rows import Rows, cut, refuse_huge, upright
 from gorelm.scaling import Scaling
 
 __all__ = ["HiddenBlocks", "RowBlocks", "StreamedRows"]
@@ -379,16 +379,16 @@ class StreamedRows(Rows):
         self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]
     ) -> Array:
         def block_sum(where: slice, h: Array) -> Array:
-            total = np.zeros(shape)
+            total = np.zeros((n_columns, shape[0]))
             # Larger parts than in memory: threads wait for each other between operations.
             for part in cut(len(h), h.shape[1], n_columns, PART_WORK):
                 total += work(_within(where, part), h[part])
             return total
 
-        total = np.zeros(shape)
+        total = np.zeros((n_columns, shape[0]))
         for value in self.H.each(block_sum):
             total += value
-        return total
+        return upright(total, shape)
 
 
 def _within(where: slice, part: slice) -> slice:

@@ -57,6 +57,7 @@ def product(H: Array, T: Array) -> Array:
 
     Computed as (T'H)', which takes BLAS two thirds of the time; in Fortran order.
     """
+    T = np.ascontiguousarray(T)  # whose order in memory would show in the last digit
     if H.dtype == np.float64:
         return np.asarray((T.T @ H).T)
     total = np.zeros((T.shape[1], H.shape[1]))

@@ -248,7 +248,7 @@ def test_waves_find_what_lines_one_after_the_other_find(shape):
 def count_states():
     """Count the states of single problems that are held anywhere."""
     gc.collect()
-    return sum(isinstance(o, State) and o.coef.shape[1] == 1 for o in gc.get_objects())
+    return sum(type(o) is State and o.coef.shape[1] == 1 for o in gc.get_objects())
 
 
 @pytest.mark.parametrize(("kept", "alive"), [(1, 1), (2, 2), (5, 5)])

@@ -14,10 +14,11 @@ from gorelm import stream
 from gorelm.admm import PAPER, Settings
 from gorelm.hidden import HiddenLayer
 from gorelm.problem import Problem
-from gorelm.rows import NormSummary, Rows
+from gorelm.rows import Rows
 from gorelm.scaling import Scaling
 from gorelm.solver import solve, solve_rows
 from gorelm.stream import HiddenBlocks, RowBlocks, StreamedRows
+from gorelm.targets import NormSummary
 from oracles import Case, by_interior_point, draw, objective, scaled
 
 PROBLEMS = {

@@ -43,7 +43,7 @@ class _Line:
 
     ratio: float
     problem: Problem
-    last: _Line | None  # the line before, while it may help
+    last: _Line | None  # the line before, if it is to help
     states: list[State | None]
     bounds: Array
     inside: dict[int, Inside] = field(default_factory=dict)  # made of some states' multipliers

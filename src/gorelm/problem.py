@@ -37,6 +37,7 @@ __all__ = ["LOSSES", "Problem"]
 
 LossName = Literal["squared", "l1", "l21"]
 LOSSES: tuple[LossName, ...] = ("squared", "l1", "l21")
+_NUMBERS = ("tau", "l1", "l2", "delta")
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Problem:
         numbers = np.broadcast_arrays(
             *(np.atleast_1d(np.asarray(x, float)) for x in (self.tau, self.l1, self.l2, self.delta))
         )
-        for name, values in zip(("tau", "l1", "l2", "delta"), numbers, strict=True):
+        for name, values in zip(_NUMBERS, numbers, strict=True):
             object.__setattr__(self, name, np.array(values))
         if not (np.isfinite(numbers).all() and (np.array(numbers) >= 0).all()):
             raise ValueError("tau, l1, l2 and delta must be finite and not negative")
@@ -87,22 +88,20 @@ class Problem:
     def moved(self, put: Callable[[list[Any]], list[Any]]) -> Problem:
         """Return the problems with their numbers elsewhere, where `put` brings arrays."""
         other = copy(self)
-        names = ("tau", "l1", "l2", "delta")
-        for name, there in zip(names, put([getattr(self, name) for name in names]), strict=True):
+        for name, there in zip(_NUMBERS, put([getattr(self, n) for n in _NUMBERS]), strict=True):
             object.__setattr__(other, name, there)
         return other
 
     def select(self, which: npt.NDArray[Any]) -> Problem:
         """Return the problems that `which` (mask or indices) names."""
-        numbers = {name: getattr(self, name)[which] for name in ("tau", "l1", "l2", "delta")}
+        numbers = {name: getattr(self, name)[which] for name in _NUMBERS}
         return replace(self, **numbers)
 
     @classmethod
     def join(cls, parts: Sequence[Problem]) -> Problem:
         """Return problems that differ in their numbers alone as one batch."""
-        names = ("tau", "l1", "l2", "delta")
         numbers: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in names
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in _NUMBERS
         }
         return replace(parts[0], **numbers)
 

@@ -41,8 +41,9 @@ from gorelm.factor import (
 from gorelm.iterate import Inside, Live
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
-from gorelm.rows import Rows, bring_near, cut, factor_for, farthest
+from gorelm.rows import Rows, cut, factor_for
 from gorelm.rowspace import RowSpace
+from gorelm.targets import bring_near, farthest
 
 __all__ = ["System", "minimum_norm", "solve", "solve_rows"]
 

@@ -24,8 +24,9 @@ from threadpoolctl import ThreadpoolController
 from gorelm.factor import GramSum
 from gorelm.hidden import HiddenLayer
 from gorelm.prox import Array
-from gorelm.rows import Rows, cut, refuse_huge, upright
+from gorelm.rows import Rows, cut, upright
 from gorelm.scaling import Scaling
+from gorelm.targets import refuse_huge
 
 __all__ = ["HiddenBlocks", "RowBlocks", "StreamedRows"]
 

@@ -11,7 +11,8 @@ from gorelm.backends._crew import Crew
 from gorelm.backends._partition import reach_and_sum
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.rows import Moves, NormSummary, Rows
+from gorelm.rows import Moves, Rows
+from gorelm.targets import NormSummary
 
 __all__ = ["DaskRows"]
 

@@ -20,7 +20,8 @@ from gorelm.hidden import HiddenLayer
 from gorelm.iterate import Iterate
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.rows import EXPONENTS, ROUNDS, Moves, NormSummary, farthest
+from gorelm.rows import Moves
+from gorelm.targets import EXPONENTS, ROUNDS, NormSummary, farthest
 
 try:
     from gorelm.backends import kernels

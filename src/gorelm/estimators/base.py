@@ -28,9 +28,9 @@ from gorelm.estimators.design import (
 from gorelm.hidden import HiddenLayer
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.rows import refuse_huge
 from gorelm.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
 from gorelm.solver import solve
+from gorelm.targets import refuse_huge
 
 __all__ = [
     "BaseELM",

@@ -16,10 +16,10 @@ from gorelm.estimators.base import IterativeELM, SizedELM, parameters
 from gorelm.estimators.design import typical_size, usable_rows, validate_targets
 from gorelm.hidden import ACTIVATIONS
 from gorelm.prox import Array
-from gorelm.rows import bring_near
 from gorelm.scaling import Scaling
 from gorelm.solver import solve_rows
 from gorelm.stream import HiddenBlocks, RowBlocks, StreamedRows, fit_input_scaling
+from gorelm.targets import bring_near
 
 __all__ = ["LargeELM", "in_bytes", "is_tensor"]
 

@@ -16,7 +16,7 @@ from gorelm.estimators.base import SizedELM, Weights, all_or_nothing, parameters
 from gorelm.estimators.design import Mask
 from gorelm.online import RecursiveRidge
 from gorelm.prox import Array
-from gorelm.rows import refuse_huge
+from gorelm.targets import refuse_huge
 
 __all__ = ["OSELMRegressor"]
 

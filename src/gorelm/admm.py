@@ -34,6 +34,7 @@ import numpy as np
 from gorelm.certificate import (
     certify,
     improve_bound,
+    prove,
     residuals,
     residuals_small,
     squares,
@@ -41,6 +42,7 @@ from gorelm.certificate import (
 )
 from gorelm.factor import Factor
 from gorelm.iterate import Iterate, Live, Mask, Mixture, Record, Solution, State
+from gorelm.polish import Polish
 from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
@@ -54,8 +56,8 @@ __all__ = ["ADAPTIVE", "PAPER", "Record", "Settings", "Solution", "State", "solv
 # first differed by 6 %; other sets confirm the choice, see README).
 RHO_START = 1.75
 SIGMA_START = 4.0
-FIRST_ADAPTATION = 40
-WORTHWHILE = 2.0
+FIRST_ADAPTATION, FIRST_OF_RESUMED = 40, 20
+WORTHWHILE = 1.5
 LARGEST_CHANGE = 4.0
 OUTLIER_CAP = 10.0
 # Iterations within which most fits end, and are checked often.
@@ -123,6 +125,7 @@ class _Run:
         self._problem_here: Any = None  # the same here
         self.large = rows.shape[0] * rows.shape[1] >= LARGE
         self.sum_again = False  # whether H'U is summed over the rows at every check
+        self.polish: Polish | None = None
 
     def solve(
         self,
@@ -134,6 +137,8 @@ class _Run:
         keep_live: bool,
     ) -> Solution:
         settings, n_problems = self.settings, problem.n_problems
+        if self.large and settings.stop == "gap":
+            self.polish = Polish.where_it_pays(self.rows, self.factor, problem)
         moves: Moves | None = None
         if live is not None:
             state, moves = self._go_on(problem, live)
@@ -153,7 +158,7 @@ class _Run:
         )
         if moves is not None or (self.direct and start is not None):
             self._check(state, moves, 0, solution, summed=start is not None)
-        next_adaptation = FIRST_ADAPTATION
+        next_adaptation = FIRST_ADAPTATION if start is None else FIRST_OF_RESUMED
         self._put(state)
         step = self.rows.accelerate(self._step)
         for iteration in range(1, settings.max_iter + 1):
@@ -234,8 +239,13 @@ class _Run:
             Z_change=zeros,
             cap=np.full(count, cap),
             bound=np.full(count, -np.inf),
+            summed=np.full(count, -np.inf),
             scale=np.ones(count),
             mixture=Mixture.empty(zeros),
+            objective=np.full(count, np.nan),
+            polished=np.zeros(count, dtype=bool),
+            # Without the residual split, B is not ahead of Z.
+            answer_is_Z=self.settings.always_split or self.direct,
         )
 
     def _resume(self, s: Iterate, start: State) -> Moves | None:
@@ -243,6 +253,7 @@ class _Run:
         s.B, s.inside, moves = start.coef, start.inside, None
         if start.bound is not None:
             s.bound = np.array(start.bound, dtype=float)
+            s.summed = s.bound
         if self.direct:
             HtY = s.problem.tau[:, None] * self.rows.residual_sums(s.B)[0]
         else:
@@ -271,8 +282,10 @@ class _Run:
             HtD=np.concatenate([s.HtD, HtD]),
             HtU=np.concatenate([s.HtU, HtU]),
             bound=np.full(1, -np.inf),  # a larger network may do better than the last bound
+            summed=np.full(1, -np.inf),
             scale=np.ones(1),
             mixture=Mixture.empty(new["B"]),
+            polished=np.zeros(1, dtype=bool),
             correction=None,
         )
         if s.sigma is not None and self.settings.rho is None:
@@ -328,7 +341,8 @@ class _Run:
         if self.settings.stop == "residuals":
             s.HtE_change = HtD + HtU - HtE
         s.HtD, s.HtU = HtD, HtU
-        if moves is None and self.large and self.rows.bounds_are_cheap and not self.sum_again:
+        often = self.large and self.rows.bounds_are_cheap and self.polish is None
+        if moves is None and often and not self.sum_again:
             improve_bound(s, *self.rows.inner())
         return moves
 
@@ -358,6 +372,9 @@ class _Run:
             s.HtU = self.rows.pull(slice(None))
         thorough = summed or iteration > OFTEN
         objective, gap = certify(s, moves, self.rows, self.factor, thorough=thorough)
+        if self.polish is not None and moves is not None and not summed:
+            gap = prove(s, moves, self.polish, gap, self.settings.tol)
+        s.objective = objective
         primal, dual = residuals(s, moves)
         for i, p in enumerate(s.index):
             record = {
@@ -437,6 +454,8 @@ class _Run:
             if not self.direct:
                 # Those of the last bound; feasible, or nearly so where others inside are known.
                 end.dual[:, out] = self.rows.dual(leaving, s.rho, s.scale, s.correction)
+            if self.polish is not None and (best := leaving & s.polished).any():
+                end.dual[:, s.index[best]] = self.polish.multipliers(s, np.flatnonzero(best))
         if leaving.all():
             s.index = s.index[:0]
         elif leaving.any():

@@ -5,12 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from gorelm.factor import Factor
-from gorelm.iterate import Iterate, Mask, Mixture
+from gorelm.iterate import Inside, Iterate, Mask, Mixture
+from gorelm.polish import Polish, Polished
 from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
 
-__all__ = ["certify", "improve_bound", "residuals", "residuals_small", "squares", "verify"]
+__all__ = [
+    "certify",
+    "improve_bound",
+    "prove",
+    "residuals",
+    "residuals_small",
+    "squares",
+    "verify",
+]
 
 
 def certify(
@@ -43,6 +52,44 @@ def certify(
     return loss + penalty, _gap(s.bound, loss, capped, penalty)
 
 
+def prove(s: Iterate, moves: Moves, polish: Polish, gap: Array, tol: float) -> Array:
+    """Improve the bounds of problems whose weights have settled by polished multipliers.
+
+    Where these promise a gap of `tol`, they are summed up over the rows, for a proof.
+
+    Returns
+    -------
+    gap : array (P,)
+        The `gap` given, or that of a new bound.
+    """
+    loss, capped = moves.loss
+    penalty = s.problem.penalty_values(s.B)
+    objective = loss + penalty
+    settled = np.abs(objective - s.objective) <= tol * objective
+    (which,) = np.nonzero(settled & (gap > tol))
+    if not len(which):
+        return gap
+    guess = polish.guess(s, which)
+    promised = _gap(_polished_bound(s, which, guess), loss[which], capped[which], penalty[which])
+    promising = promised <= tol
+    which = which[promising]
+    if len(which):
+        bound = _polished_bound(s, which, polish.summed(guess, promising))
+        s.bound, s.summed, s.polished = s.bound.copy(), s.summed.copy(), s.polished.copy()
+        s.polished[which] = bound > s.bound[which]
+        s.bound[which] = s.summed[which] = np.maximum(bound, s.summed[which])
+    return _gap(s.bound, loss, capped, penalty)
+
+
+def _polished_bound(s: Iterate, which: Mask, given: Polished) -> Array:
+    problem = s.problem.select(which)
+    bound, _ = problem.dual_values(given.HtY, given.YT, given.YY)
+    if s.inside is None:
+        return bound
+    between, known = _from_inside(problem, s.inside.take(which), given.HtY, given.YT, given.YY)
+    return np.where(known, np.maximum(bound, between), bound)
+
+
 def verify(
     s: Iterate, moves: Moves, which: Mask, rows: Rows, tol: float
 ) -> tuple[Array, Array, bool]:
@@ -62,15 +109,25 @@ def verify(
     answer, problem, cap = s.answer[:, which], s.problem.select(which), s.cap[which]
     loss, capped = moves.loss[:, which] if s.sigma is None else rows.loss(answer, problem, cap)
     penalty = problem.penalty_values(answer)
-    rho, UT, UU = s.rho[which], moves.UT[which], moves.UU[which]
+    sound = _summed_again(s, moves, which & (s.bound > s.summed), rows, tol)
+    return loss + penalty, _gap(s.bound[which], loss, capped, penalty), sound
+
+
+def _summed_again(s: Iterate, moves: Moves, which: Mask, rows: Rows, tol: float) -> bool:
+    """Compare bounds made of the recursion with sums over the rows; see `verify`."""
+    if not which.any():
+        return True
+    problem, rho, UT, UU = s.problem.select(which), s.rho[which], moves.UT[which], moves.UU[which]
     believed, _ = _bound(problem, rho, s.HtU[:, which], UT, UU)
     bound, _ = _bound(problem, rho, rows.pull(which), UT, UU)
-    sound = bool((np.abs(believed - bound) <= 0.01 * tol * (capped + penalty)).all())
+    size = moves.loss[1][which] + problem.penalty_values(s.B[:, which])
+    sound = bool((np.abs(believed - bound) <= 0.01 * tol * size).all())
+    s.bound, s.summed = s.bound.copy(), s.summed.copy()
     if not sound:
-        s.bound = s.bound.copy()
-        s.bound[which] = bound
+        s.bound[which] = np.maximum(bound, s.summed[which])
         s.mixture = Mixture.empty(s.B)  # made of the same sums
-    return loss + penalty, _gap(s.bound[which], loss, capped, penalty), sound
+    s.summed[which] = s.bound[which]
+    return sound
 
 
 def improve_bound(s: Iterate, UT: Array, UU: Array) -> Array:
@@ -131,14 +188,21 @@ def _bound_from_inside(s: Iterate, moves: Moves, plain: Array) -> tuple[Array, M
     """
     if s.inside is None:
         return plain, np.ones(len(plain), dtype=bool)
-    known = (s.problem.l2 == 0) & (s.inside.value > 0)
     HtY, UU = s.rho[:, None] * s.HtU, (s.rho * np.sqrt(moves.UU)) ** 2
-    share = s.problem.farthest_within(s.inside.HtY, HtY)
-    value = -s.rho * moves.UT - 0.5 * s.problem.curvature * UU
-    between = (1.0 - share) * s.inside.value + share * value  # or more: values are concave
+    between, known = _from_inside(s.problem, s.inside, HtY, s.rho * moves.UT, UU)
     s.bound = np.where(known, np.maximum(s.bound, between), s.bound)
     s.scale = np.where(known, 1.0, s.scale)
     return np.where(known, np.maximum(plain, between), plain), ~known
+
+
+def _from_inside(
+    problem: Problem, inside: Inside, HtY: Array, YT: Array, YY: Array
+) -> tuple[Array, Mask]:
+    """Bound by the last feasible point on the way from `inside` to Y, where some are known."""
+    known = (problem.l2 == 0) & (inside.value > 0)
+    share = problem.farthest_within(inside.HtY, HtY)
+    value = -YT - 0.5 * problem.curvature * YY
+    return (1.0 - share) * inside.value + share * value, known  # or more: values are concave
 
 
 def _correct_bound(

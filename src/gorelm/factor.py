@@ -286,6 +286,10 @@ class EighFactor:
     def prepare(self, shifts: Array) -> None:
         """Do nothing: one decomposition serves every shift."""
 
+    def leading(self, count: int) -> tuple[Array, Array]:
+        """Return the eigenvectors (L, count) of G with the largest eigenvalues, and these."""
+        return np.ascontiguousarray(self._vectors[:, -count:]), self._values[-count:]
+
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem at the price of two products with the eigenvectors."""
         flat = R.reshape(len(R), -1)

@@ -278,12 +278,13 @@ class Grid:
 
         callback = None if self.callback is None else tell
         if start is not None and batch.problem.is_sparse and batch.problem.loss != "squared":
-            few = self._few_nodes(batch.problem, start)
-            with threadpool_limits(1, "blas"):  # whose threads would wait for each other
-                for i, nodes in few.items():
-                    if not stopped:
-                        run = batch.problem, i, nodes, start, callback
-                        batch.spent[i] = self._on_few_nodes(*run)
+            tried: dict[int, Indices] = {}
+            while not stopped and (few := self._few_nodes(batch, start, tried)):
+                with threadpool_limits(1, "blas"):  # whose threads would wait for each other
+                    for i, nodes in few.items():
+                        if not stopped:
+                            batch.spent[i] += self._on_few_nodes(batch, i, nodes, start, callback)
+                tried.update(few)
         solution = self.system.solve(
             batch.problem, self.settings, callback, start=start, keep_state=keep_state
         )
@@ -291,24 +292,37 @@ class Grid:
         solution.n_iter = [few + all_ for few, all_ in both]
         return solution
 
-    def _few_nodes(self, problem: Problem, start: State) -> dict[int, Indices]:
-        """Return the nodes that may matter to each of those problems where these are few."""
-        H = self.system.H
+    def _few_nodes(
+        self, batch: _Batch, start: State, tried: dict[int, Indices]
+    ) -> dict[int, Indices]:
+        """Return the nodes that may matter to each of those problems where these are few.
+
+        Once some have been `tried`: of those problems to which a node left out has turned out to
+        matter.
+        """
+        H, most = self.system.H, self.settings.max_iter // 2
         few = min(FEW * min(H.shape), self.room / (len(H) * H.itemsize))
         active: Mask = np.asarray(start.coef.any(axis=2))
         count = np.count_nonzero(active, axis=0)
-        (sparse,) = np.nonzero((count > 0) & (count <= few))
-        if not len(sparse) or self.settings.max_iter < 2:
+        sparse = [i for i in tried or range(len(count)) if 0 < count[i] <= few]
+        sparse = [i for i in sparse if batch.spent[i] < most]
+        if not sparse:
             return {}
-        some = problem.select(sparse)
+        some = batch.problem.select(np.array(sparse))
         pull = norms(self.system.inside(start.dual[:, sparse], some).HtY, grouped=some.grouped)
-        near = pull.reshape(*pull.shape[:2], -1).max(axis=2) >= NEAR * some.l1
-        found = {int(i): np.flatnonzero(active[:, i] | near[:, k]) for k, i in enumerate(sparse)}
+        pull = pull.reshape(*pull.shape[:2], -1).max(axis=2) / some.l1
+        found = {}
+        for i, pulled in zip(sparse, pull.T, strict=True):
+            matters, known = active[:, i] | (pulled >= NEAR), np.zeros(len(pulled), dtype=bool)
+            known[tried.get(i, [])] = True
+            beyond = (pulled > 1) & ~known
+            if i not in tried or beyond.any():
+                found[i] = np.flatnonzero(matters | known | beyond)
         return {i: nodes for i, nodes in found.items() if len(nodes) <= few}
 
     def _on_few_nodes(
         self,
-        batch: Problem,
+        batch: _Batch,
         i: int,
         nodes: Indices,
         start: State,
@@ -319,7 +333,7 @@ class Grid:
         Returns the number of iterations; `start` is then where they have ended.
         """
         which = np.array([i])
-        settings = replace(self.settings, max_iter=self.settings.max_iter // 2)
+        left = self.settings.max_iter // 2 - batch.spent[i]
 
         def tell(record: Record) -> Any:
             # The gap is one among networks of these nodes: it says nothing of all.
@@ -327,7 +341,8 @@ class Grid:
             return callback is not None and callback(seen)
 
         part, one = self.system.part(nodes), start.take(which).part(nodes)
-        found = part.solve(batch.select(which), settings, tell, start=one, keep_state=True)
+        settings = replace(self.settings, max_iter=left)
+        found = part.solve(batch.problem.select(which), settings, tell, start=one, keep_state=True)
         if found.end is not None and np.isfinite(found.end.coef).all():
             start.put(i, nodes, found.end)
         return found.n_iter[0]

@@ -169,6 +169,7 @@ class Inside:
         return Inside(self.HtY[:, which], self.value[which])
 
 
+_OF_PROBLEMS = ["index", "rho", "shift", "cap", "bound", "summed", "scale", "objective", "polished"]
 _MOVED = ("HtD", "HtU", "HtE_change", "rho", "shift", "B")
 
 
@@ -190,17 +191,26 @@ class Iterate:
     Z_change: Array
     cap: Array  # largest residual norm that counts in the size of the objective
     bound: Array  # best lower bound on each optimum so far
+    summed: Array  # the best of these whose multipliers were summed up over the rows
     # The last bound is that of the multipliers scale (rho U - H correction), or, for problems that
     # have some inside, of a point on the way to them.
     scale: Array
     mixture: Mixture
+    objective: Array  # of B, when last looked at
+    polished: Mask  # whether the best bound is that of polished multipliers
     correction: Array | None = None  # None: 0
     inside: Inside | None = None
+    answer_is_Z: bool = False  # as published
 
     @property
     def answer(self) -> Array:
-        """The weights to return: Z, whose empty rows are exactly zero, where there is a Z."""
-        return self.B if self.sigma is None else self.Z
+        """The weights to return: B, without the nodes (or cells) that Z has emptied."""
+        if self.sigma is None:
+            return self.B
+        if self.answer_is_Z:
+            return self.Z
+        full = self.Z.any(axis=2, keepdims=True) if self.problem.grouped else self.Z != 0
+        return np.asarray(self.B * full)
 
     @property
     def moved(self) -> tuple[str, ...]:
@@ -232,7 +242,7 @@ class Iterate:
     def keep(self, which: Mask) -> None:
         """Drop the problems that `which` does not name."""
         self.problem = self.problem.select(which)
-        for name in ("index", "rho", "shift", "cap", "bound", "scale"):
+        for name in _OF_PROBLEMS:
             setattr(self, name, getattr(self, name)[which])
         if self.sigma is not None:
             self.sigma = self.sigma[which]

@@ -174,6 +174,12 @@ class Problem:
         r = self.residual_norms(Y) / self._over_norms(self.tau, omega)
         return np.asarray(r.max(axis=0 if self._by_row else (0, 2), initial=0.0), dtype=float)
 
+    def bring_into_ball(self, Y: Array, omega: Array | None = None) -> None:
+        """Shorten what of `Y` is beyond the dual ball of a robust loss to its radius, in place."""
+        r = self.residual_norms(Y) / self._over_norms(self.tau, omega)
+        share = 1.0 / np.maximum(r, 1.0)
+        Y *= share[..., None] if self._by_row else share
+
     def residual_norms(self, R: Array) -> Array:
         """Return what the robust losses measure: row norms of `R`, or sizes of its cells."""
         return norms(R, grouped=self._by_row)

@@ -102,6 +102,8 @@ class Rows:
 
     # Whether a lower bound costs little beside a step, so that every step may improve it.
     bounds_are_cheap = True
+    # Whether H, T, E and U are arrays here.
+    in_memory = True
     # How many iterations to leave between checks at first; None: by the size of the problem.
     check_every: int | None = None
 
@@ -142,7 +144,7 @@ class Rows:
         near = within(self.T, problem, self._omega, cap)
         if near is not self.T:
             self.E += (near - self.T)[:, None]
-            HtD += self._summed(self.E)
+            HtD += self.summed(self.E)
         return HtD
 
     def resume(
@@ -180,7 +182,7 @@ class Rows:
     def products(self, start: int) -> tuple[Array, Array]:
         """Return H'(E - U) and H'U of the nodes from `start` on, for E and U as they are."""
         both = np.concatenate([self.E - self.U, self.U], axis=1)
-        sums = self._summed(both, self.H[:, start:])
+        sums = self.summed(both, self.H[:, start:])
         return sums[:, : self.U.shape[1]], sums[:, self.U.shape[1] :]
 
     def inner(self) -> tuple[Array, Array]:
@@ -189,10 +191,10 @@ class Rows:
 
     def pull(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""
-        return self._summed(self.U[:, which])
+        return self.summed(self.U[:, which])
 
-    def _summed(self, D: Array, H: Array | None = None) -> Array:
-        """Return H'D, of all nodes or of those whose H is given."""
+    def summed(self, D: Array, H: Array | None = None) -> Array:
+        """Return H'D (L, P, m), of all nodes or of those whose H is given."""
         n_hidden, n_columns = self.shape[1] if H is None else H.shape[1], D.shape[1] * D.shape[2]
         sums = np.zeros((n_columns, n_hidden))
         for rows, h in self._pass(n_columns, H):
@@ -300,7 +302,7 @@ class Rows:
             for k, part in enumerate(parts):
                 sums[k] += _squares(part)
             sums[5] += _inner(u, t)
-            sums[6] += problem.capped_squares(residual, self._rows_of(self._omega, rows), cap)
+            sums[6] += problem.capped_squares(residual, self.omega(rows), cap)
             loss += self._loss(residual, problem, cap, rows)
         primal, error_change, UU, hidden, error, UT, size_ = sums
         return Moves(primal, size_, error_change, UU, UT, loss, hidden, error)
@@ -318,7 +320,7 @@ class Rows:
         for rows, h in self._pass(weights.shape[1]):
             Y = rho * self.U[rows][:, which]
             Y -= (h @ weights).reshape(Y.shape)
-            reach = np.maximum(reach, problem.dual_reach(Y, self._rows_of(self._omega, rows)))
+            reach = np.maximum(reach, problem.dual_reach(Y, self.omega(rows)))
             squares += _squares(Y)
         return reach, squares
 
@@ -350,7 +352,7 @@ class Rows:
     def _loss(self, residual: Array, problem: Problem, cap: Array | None, rows: slice) -> Array:
         if self._observed is not None:
             residual = residual * self._observed[rows][:, None]
-        omega = self._rows_of(self._omega, rows)
+        omega = self.omega(rows)
         if cap is None:
             return np.stack([problem.loss_values(residual, omega)] * 2)
         return np.stack(problem.capped_loss_values(residual, omega, cap))
@@ -358,7 +360,7 @@ class Rows:
     def _multipliers(self, v: Array, problem: Problem, rho: Array, rows: slice) -> Array:
         if self._observed is not None:
             v = v * self._observed[rows][:, None]
-        return problem.multipliers(v, rho, self._rows_of(self._omega, rows))
+        return problem.multipliers(v, rho, self.omega(rows))
 
     def _pass(self, n_columns: int, H: Array | None = None) -> Iterator[tuple[slice, Array]]:
         """Go through the rows once, for products with so many columns: where, and H there."""
@@ -382,9 +384,9 @@ class Rows:
     def _flat(self, B: Array) -> Array:
         return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.dtype)
 
-    @staticmethod
-    def _rows_of(values: Array | None, rows: slice) -> Array | None:
-        return None if values is None else values[rows]
+    def omega(self, rows: slice) -> Array | None:
+        """Return the square roots of some rows' weights; None: all are 1."""
+        return None if self._omega is None else self._omega[rows]
 
 
 def factor_for(problem: Problem) -> type[CholeskyFactor] | type[EighFactor]:

@@ -351,6 +351,7 @@ class StreamedRows(Rows):
     """
 
     H: Any
+    in_memory = False
 
     def __init__(
         self,

@@ -32,6 +32,8 @@ class DaskRows(Rows):
         Iterations between two checkpoints; 0: none.
     """
 
+    in_memory = False
+
     def __init__(
         self,
         crew: Crew,

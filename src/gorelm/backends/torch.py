@@ -53,6 +53,7 @@ class TorchRows:
     """
 
     bounds_are_cheap = False
+    in_memory = False
     check_every = 5
 
     def __init__(

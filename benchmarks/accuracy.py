@@ -58,7 +58,7 @@ OURS = "RobustELM"
 FOLDS = 3
 TUNING_TREES, TREES, TREES_MANY_ROWS = 30, 200, 100
 MANY_ROWS, TUNING_ROWS, SVR_ROWS = 1500, 1000, 3000
-BIG_SPLITS = 6
+BIG_SPLITS = 9
 PAPER_SETS = [name for name in MULAN_TARGETS if name not in ("osales", "sf1", "sf2")]
 
 Array = np.ndarray

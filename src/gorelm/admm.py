@@ -249,8 +249,8 @@ class _Run:
             mixture=Mixture.empty(zeros),
             objective=np.full(count, np.nan),
             polished=np.zeros(count, dtype=bool),
-            # Without the residual split, B is not ahead of Z.
-            answer_is_Z=self.settings.always_split or self.direct,
+            # B is ahead of Z where a run begins near its end, and the residuals are split.
+            answer_is_Z=start is None or self.settings.always_split or self.direct,
         )
 
     def _resume(self, s: Iterate, start: State) -> Moves | None:
@@ -508,8 +508,8 @@ def _balance(
 ) -> Array:
     """Factor for a penalty: (relative primal residual / relative dual residual)^(1/2).
 
-    Arrays are squared norms. Factors below `worthwhile` are not worth a new factorisation, large ones
-    are held back, and a split that has come to rest says nothing.
+    Arrays are squared norms. Factors below `worthwhile` are not worth a new factorisation, large
+    ones are held back, and a split that has come to rest says nothing.
     """
     moving = (primal > 0) & (size > 0) & (multiplier > 0) & (change > 1e-18 * multiplier)
     relative_primal = np.where(moving, primal, 1.0) / np.where(moving, size, 1.0)

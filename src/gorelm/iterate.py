@@ -200,11 +200,11 @@ class Iterate:
     polished: Mask  # whether the best bound is that of polished multipliers
     correction: Array | None = None  # None: 0
     inside: Inside | None = None
-    answer_is_Z: bool = False  # as published
+    answer_is_Z: bool = False
 
     @property
     def answer(self) -> Array:
-        """The weights to return: B, without the nodes (or cells) that Z has emptied."""
+        """The weights to return: Z, or B without the nodes (or cells) that Z has emptied."""
         if self.sigma is None:
             return self.B
         if self.answer_is_Z:

@@ -451,7 +451,7 @@ FAULT = {"tol": 1e-6, "lam": 0.01}
 def restless_penalties() -> Iterator[None]:
     """Have every adaptation change rho, and so U, which a lost partition must not miss."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(admm, "WORTHWHILE", 1.0)
+        patch.setattr(admm, "FROM_SCRATCH", admm.FROM_SCRATCH._replace(worthwhile=1.0))
         yield
 
 

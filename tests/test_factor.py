@@ -3,7 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gorelm.factor import CholeskyFactor, EighFactor, WideFactor, gram, gram_rows
+from gorelm.factor import (
+    CholeskyFactor,
+    EighFactor,
+    ExplicitInverse,
+    WideFactor,
+    gram,
+    gram_rows,
+)
 
 # Each way to (H'H + sI)^-1, given H.
 WAYS = {
@@ -36,6 +43,22 @@ def test_solves_the_shifted_system(way, shape):
         X = factor.solve(np.array(shifts), R)
         np.testing.assert_allclose(X, reference(H, shifts, R), rtol=1e-8, atol=1e-9)
         np.testing.assert_array_equal(R, before)
+
+
+@pytest.mark.parametrize("kind", [CholeskyFactor, EighFactor, ExplicitInverse])
+@pytest.mark.parametrize("shape", [(40, 12), (20, 20), (5, 1)])
+def test_times_is_a_product_with_the_gram_matrix(kind, shape):
+    rng = np.random.default_rng(2)
+    H, X = rng.standard_normal(shape), rng.standard_normal((shape[1], 3, 2))
+    expected = np.einsum("kl,lpm->kpm", H.T @ H, X)
+    factor = kind(gram(H))
+    np.testing.assert_allclose(factor.times(X), expected, rtol=1e-9, atol=1e-9)
+    if kind is not EighFactor:
+        dH = rng.standard_normal((shape[0], 4))
+        factor.extend(H.T @ dH, gram(dH))
+        H, X = np.hstack([H, dH]), rng.standard_normal((shape[1] + 4, 3, 2))
+        expected = np.einsum("kl,lpm->kpm", H.T @ H, X)
+        np.testing.assert_allclose(factor.times(X), expected, rtol=1e-9, atol=1e-9)
 
 
 @ways

@@ -424,7 +424,7 @@ def test_blocks_of_rows_do_not_matter(monkeypatch):
     np.testing.assert_allclose(one.dual_gap, other.dual_gap, atol=1e-8)
 
 
-def thirds(self, n_columns, *, many_sums=False):
+def thirds(self, n_columns):
     return iter([slice(0, 33), slice(33, 34), slice(34, len(self.H))])
 
 

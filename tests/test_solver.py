@@ -469,9 +469,10 @@ def test_blocks_of_rows_do_not_show(monkeypatch, name, size):
     n=st.integers(1, 3000),
     n_hidden=st.integers(1, 5000),
     columns=st.integers(1, 500),
+    dtype=st.sampled_from([np.float32, np.float64]),
 )
-def test_blocks_cover_every_row_once(n, n_hidden, columns):
-    H = np.broadcast_to(0.0, (n, n_hidden))
+def test_blocks_cover_every_row_once(n, n_hidden, columns, dtype):
+    H = np.broadcast_to(dtype(0.0), (n, n_hidden))
     rows = Rows(H, np.zeros((n, 1)), HtT=np.zeros((n_hidden, 1)))
     covered = np.concatenate([np.arange(n)[b] for b in rows._blocks(columns)])
     np.testing.assert_array_equal(covered, np.arange(n))

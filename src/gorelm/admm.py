@@ -37,11 +37,11 @@ from gorelm.certificate import (
     prove,
     residuals,
     residuals_small,
-    squares,
     verify,
 )
 from gorelm.factor import Factor
 from gorelm.iterate import Iterate, Live, Mask, Mixture, Record, Solution, State
+from gorelm.penalties import FROM_SCRATCH, RESUMED, adapt_penalties
 from gorelm.polish import Polish
 from gorelm.problem import Problem
 from gorelm.prox import Array
@@ -51,20 +51,16 @@ from gorelm.settings import ADAPTIVE, PAPER, Settings
 __all__ = ["ADAPTIVE", "PAPER", "Record", "Settings", "Solution", "State", "solve"]
 
 
-# Starting penalties in natural units, and when and how far they are adapted: chosen for fewest
-# iterations to a gap of 1e-3, mostly on the six sets of benchmarks/solver.py (1.5 to 2.25 for the
-# first differed by 6 %; other sets confirm the choice, see README).
+# Starting penalties in natural units: chosen for fewest iterations to a gap of 1e-3, mostly on the
+# six sets of benchmarks/solver.py (1.5 to 2.25 for the first differed by 6 %; other sets confirm
+# the choice, see README).
 RHO_START = 1.75
 SIGMA_START = 4.0
-FIRST_ADAPTATION = 40
-WORTHWHILE = 2.0
-# The same for runs that begin where others ended (chosen on rf1; five other sets agree).
-FIRST_ADAPTATION_RESUMED = 20
-WORTHWHILE_RESUMED = 1.5
-LARGEST_CHANGE = 4.0
 OUTLIER_CAP = 10.0
 # Iterations within which most fits end, and are checked often.
 OFTEN = 30
+# Iterations after which steps get all digits: what has not ended by then may lack them.
+PATIENCE = 30
 # Elements of H from which on a bound costs little beside an iteration.
 LARGE = 100_000
 
@@ -129,7 +125,7 @@ class _Run:
         self.large = rows.shape[0] * rows.shape[1] >= LARGE
         self.sum_again = False  # whether H'U is summed over the rows at every check
         self.polish: Polish | None = None
-        self.worthwhile = WORTHWHILE
+        self.schedule = FROM_SCRATCH
 
     def solve(
         self,
@@ -162,8 +158,8 @@ class _Run:
         )
         if moves is not None or (self.direct and start is not None):
             self._check(state, moves, 0, solution, summed=start is not None)
-        next_adaptation = FIRST_ADAPTATION if start is None else FIRST_ADAPTATION_RESUMED
-        self.worthwhile = WORTHWHILE if start is None else WORTHWHILE_RESUMED
+        self.schedule = FROM_SCRATCH if start is None else RESUMED
+        next_adaptation = self.schedule.first
         self._put(state)
         step = self.rows.accelerate(self._step)
         for iteration in range(1, settings.max_iter + 1):
@@ -183,6 +179,8 @@ class _Run:
                 if adapt:  # ever more rarely: ADMM converges once its penalties stand still
                     next_adaptation = 2 * iteration
                 self._check(state, moves, iteration, solution, done, adapt=adapt)
+            if iteration == PATIENCE:
+                self.rows.refine()
             if not move_back():
                 self._put(state)
         if keep_live and moves is not None:
@@ -263,7 +261,9 @@ class _Run:
             HtY = s.problem.tau[:, None] * self.rows.residual_sums(s.B)[0]
         else:
             s.rho = start.rho.copy()
-            s.HtD, s.HtU, moves = self.rows.resume(s.B, start.dual, s.problem, s.rho, s.cap)
+            GB = self.factor.times(s.B)
+            HtE = None if GB is None else GB - self.HtT
+            s.HtD, s.HtU, moves = self.rows.resume(s.B, start.dual, s.problem, s.rho, s.cap, HtE)
             HtY = s.rho[:, None] * s.HtU
         if s.sigma is not None:
             s.sigma = np.where(np.isnan(start.sigma), s.sigma, start.sigma)
@@ -402,7 +402,7 @@ class _Run:
             done = np.zeros_like(last) if done is None else done
             self._verified(s, moves, done | last, solution)
         if adapt:
-            self._adapt(s, moves)
+            adapt_penalties(s, moves, self.rows, self.schedule.worthwhile)
         stopped = self._report(s, solution)
         self._settle(s, moves, solution, iteration, done, stopped)
 
@@ -411,8 +411,9 @@ class _Run:
         if moves is None or not which.any():
             return which
         tol, met = self.settings.tol, which.copy()
-        objective, gap, sound = verify(s, moves, which, self.rows, tol)
-        self.sum_again = self.sum_again or not sound
+        objective, gap, sound = verify(s, moves, self._answer(s, which), which, self.rows, tol)
+        if not sound and not self.rows.refine():
+            self.sum_again = True
         for i, value, distance in zip(np.flatnonzero(which), objective, gap, strict=True):
             p = s.index[i]
             record = solution.history[p][-1]
@@ -420,6 +421,11 @@ class _Run:
             solution.note(p, record, s.bound[i])
         met[which] = gap <= tol
         return met
+
+    def _answer(self, s: Iterate, which: Mask) -> Array:
+        if self.polish is None or s.sigma is None or s.answer_is_Z:
+            return s.answer[:, which]
+        return self.polish.without(s.B[:, which], s.full[:, which])
 
     def _report(self, s: Iterate, solution: Solution) -> bool:
         if self.callback is None:
@@ -446,14 +452,15 @@ class _Run:
         leaving = np.full_like(done, True) if last or stopped else done | lost
         if stopped and not last:
             self._verified(s, moves, ~done, solution)
+        answer = self._answer(s, leaving)
+        solution.coef[:, s.index[leaving]] = answer
         for i in np.flatnonzero(leaving):
             p = s.index[i]
-            solution.coef[:, p] = s.answer[:, i]
             solution.n_iter[p] = iteration
             solution.status[p] = "converged" if done[i] else "stopped" if stopped else "max_iter"
         if solution.end is not None and leaving.any():
             out, end = s.index[leaving], solution.end
-            end.coef[:, out], end.rho[out] = s.answer[:, leaving], s.rho[leaving]
+            end.coef[:, out], end.rho[out] = answer, s.rho[leaving]
             if s.sigma is not None:
                 end.sigma[out] = s.sigma[leaving]
             if not self.direct:
@@ -468,52 +475,7 @@ class _Run:
             if not self.direct:
                 self.rows.keep(~leaving)
 
-    # -- penalties -------------------------------------------------------------------------------
-
-    def _adapt(self, s: Iterate, moves: Moves | None) -> None:
-        """Balance how fast each split and its multiplier move, relative to their sizes."""
-        if moves is not None:
-            factor = _balance(
-                moves.primal,
-                moves.size,
-                moves.error_change,
-                moves.UU,
-                self.worthwhile,
-            )
-            HtE = s.HtD + s.HtU
-            s.HtU = s.HtU / factor[:, None]
-            s.HtD = HtE - s.HtU
-            s.rho = s.rho * factor
-            self.rows.rescale(factor)
-            moves.UT, moves.UU = moves.UT / factor, moves.UU / factor**2
-        if s.sigma is not None:
-            factor = _balance(
-                squares(s.B - s.Z),
-                np.maximum(squares(s.Z), squares(s.B)),
-                squares(s.Z_change),
-                squares(s.V),
-                self.worthwhile,
-            )
-            s.sigma = s.sigma * factor
-            s.V = s.V / factor[:, None]
-
 
 def _padded(A: Array, n_hidden: int) -> Array:
     """Put zeros for the nodes that are new under A."""
     return np.concatenate([A, np.zeros((n_hidden - len(A), *A.shape[1:]))])
-
-
-def _balance(
-    primal: Array, size: Array, change: Array, multiplier: Array, worthwhile: float
-) -> Array:
-    """Factor for a penalty: (relative primal residual / relative dual residual)^(1/2).
-
-    Arrays are squared norms. Factors below `worthwhile` are not worth a new factorisation, large
-    ones are held back, and a split that has come to rest says nothing.
-    """
-    moving = (primal > 0) & (size > 0) & (multiplier > 0) & (change > 1e-18 * multiplier)
-    relative_primal = np.where(moving, primal, 1.0) / np.where(moving, size, 1.0)
-    relative_dual = np.where(moving, change, 1.0) / np.where(moving, multiplier, 1.0)
-    ratio = relative_primal / relative_dual
-    factor = np.clip(ratio**0.25, 1 / LARGEST_CHANGE, LARGEST_CHANGE)
-    return np.where((factor > worthwhile) | (factor < 1 / worthwhile), factor, 1.0)

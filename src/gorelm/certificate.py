@@ -91,9 +91,9 @@ def _polished_bound(s: Iterate, which: Mask, given: Polished) -> Array:
 
 
 def verify(
-    s: Iterate, moves: Moves, which: Mask, rows: Rows, tol: float
+    s: Iterate, moves: Moves, answer: Array, which: Mask, rows: Rows, tol: float
 ) -> tuple[Array, Array, bool]:
-    """Judge the answers of some problems by the rows themselves.
+    """Judge the answers (L, ., m) to the problems `which` by the rows themselves.
 
     `certify` takes H'U from a recursion, in which rounding is damped but not absent, and the loss
     at B. Here both are summed over the rows again.
@@ -106,8 +106,9 @@ def verify(
         Whether the recursion had the bounds right, to a small part of `tol`; otherwise they have
         been taken back.
     """
-    answer, problem, cap = s.answer[:, which], s.problem.select(which), s.cap[which]
-    loss, capped = moves.loss[:, which] if s.sigma is None else rows.loss(answer, problem, cap)
+    problem, cap = s.problem.select(which), s.cap[which]
+    known = s.sigma is None and rows.moves_are_exact
+    loss, capped = moves.loss[:, which] if known else rows.loss(answer, problem, cap)
     penalty = problem.penalty_values(answer)
     sound = _summed_again(s, moves, which & (s.bound > s.summed), rows, tol)
     return loss + penalty, _gap(s.bound[which], loss, capped, penalty), sound

@@ -51,6 +51,10 @@ class Factor(Protocol):
         """Solve for shifts (P,) and right-hand sides (L, P, m); returns (L, P, m)."""
         ...
 
+    def times(self, X: Array) -> Array | None:
+        """Return G X for X (L, P, m), where that takes less than a product with H."""
+        ...
+
 
 def product(H: Array, T: Array) -> Array:
     """Return H'T in float64 whatever H is; float32 rows are converted block by block.
@@ -133,6 +137,10 @@ class _Gram:
     def keep(self, nodes: Indices) -> None:
         self._G = np.asfortranarray(self.whole()[np.ix_(nodes, nodes)])
 
+    def times(self, X: Array) -> Array:
+        flat = np.asfortranarray(X.reshape(len(X), -1))
+        return np.ascontiguousarray(blas.dsymm(1.0, self.whole(), flat, lower=1)).reshape(X.shape)
+
     def shifted(self, shift: float) -> Array:
         """Return a copy of G + s I."""
         shifted = self.whole().copy(order="F")
@@ -164,6 +172,10 @@ class CholeskyFactor:
 
     def prepare(self, shifts: Array) -> None:
         """Leave the work to `solve`."""
+
+    def times(self, X: Array) -> Array | None:
+        """Multiply by G."""
+        return self._gram.times(X)
 
     def factorise(self, shift: float) -> None:
         """Make ready for solving with one shift."""
@@ -239,6 +251,10 @@ class ExplicitInverse:
     def prepare(self, shifts: Array) -> None:
         """Leave the work to `solve`."""
 
+    def times(self, X: Array) -> Array | None:
+        """Multiply by G."""
+        return self._gram.times(X)
+
     def factorise(self, shift: float) -> None:
         """Make ready for solving with one shift."""
         if shift != self._shift:
@@ -292,11 +308,19 @@ class EighFactor:
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem at the price of two products with the eigenvectors."""
-        flat = R.reshape(len(R), -1)
-        rotated = (self._vectors.T @ flat).reshape(R.shape)
-        rotated /= (self._values[:, None] + shifts)[..., None]
-        solved = (rotated.reshape(flat.shape).T @ self._vectors.T).T  # faster than upright
-        return np.ascontiguousarray(solved).reshape(R.shape)
+        return self._scaled(R, 1.0 / (self._values[:, None] + shifts))
+
+    def times(self, X: Array) -> Array | None:
+        """Multiply by G, at the same price."""
+        return self._scaled(X, self._values[:, None])
+
+    def _scaled(self, X: Array, scales: Array) -> Array:
+        """Multiply X (L, P, m) along each eigenvector."""
+        flat = X.reshape(len(X), -1)
+        rotated = (self._vectors.T @ flat).reshape(X.shape)
+        rotated *= scales[..., None]
+        scaled = (rotated.reshape(flat.shape).T @ self._vectors.T).T  # faster than upright
+        return np.ascontiguousarray(scaled).reshape(X.shape)
 
 
 class WideFactor:
@@ -339,6 +363,10 @@ class WideFactor:
 
     def prepare(self, shifts: Array) -> None:
         """Leave the work to `solve`."""
+
+    def times(self, X: Array) -> Array | None:
+        """Leave it to H."""
+        return None
 
     def solve(self, shifts: Array, R: Array) -> Array:
         """Solve for every problem."""

@@ -209,8 +209,13 @@ class Iterate:
             return self.B
         if self.answer_is_Z:
             return self.Z
+        return np.asarray(self.B * self.full)
+
+    @property
+    def full(self) -> Mask:
+        """Which nodes (L, P, 1) or cells (L, P, m) Z has not emptied."""
         full = self.Z.any(axis=2, keepdims=True) if self.problem.grouped else self.Z != 0
-        return np.asarray(self.B * full)
+        return np.asarray(full)
 
     @property
     def moved(self) -> tuple[str, ...]:

@@ -93,7 +93,9 @@ def gorelm_path(
         The default grid's length, and its smallest lam as a share of its largest.
     tol, max_iter
         Relative duality gap at which each problem stops, and its most iterations (with half as many
-        again on few nodes before).
+        again on few nodes before). For gaps of 1e-3 or more, steps on a large tall H are taken in
+        float32 and proven in float64: results with another number of threads then agree within
+        their gaps only.
     memory_budget : float, default=2**30
         Bytes that the state of a batch may take beyond H, T and the result; the grid is split to
         stay below.
@@ -215,7 +217,10 @@ def solve_path(
     )
     # A state is kept once, and in several copies while neighbours are mixed and the batch runs.
     row, node = n_targets * system.H.itemsize * n_rows, n_targets * 8 * n_hidden
-    share = min(memory_budget, 2.0**60) / 2
+    spare = min(memory_budget, 2.0**60)
+    if system.keeps_states:
+        spare -= system.hurry(spare / 4)
+    share = spare / 2
     at_once = max(1, int(share // (6 * row + 14 * node)))
     kept = int(share // (2 * (row + node) * len(lams))) if system.keeps_states else 0
     grid = Grid(system, like, lams, settings, at_once, share, callback)

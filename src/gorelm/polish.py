@@ -34,6 +34,8 @@ __all__ = ["Polish", "Polished"]
 DIRECTIONS = 32
 ROUNDS = 3
 _BLOCK_ROWS = 1024
+# Of a direction's square, the share that full nodes must have to take something over.
+SPARE = 1e-3
 
 
 class Polished(NamedTuple):
@@ -85,20 +87,40 @@ class Polish:
         HtU = s.rho[which, None] * s.HtU[:, which]
         known = HtU.reshape(len(HtU), -1)
         guess = known + vectors @ (QtY - vectors.T @ known)
-        YT = np.einsum("npm,nm->p", Y, self._rows.T)
-        YY = np.einsum("npm,npm->p", Y, Y)
-        return Polished(Y, guess.reshape(HtU.shape), YT.astype(float), YY.astype(float))
+        YT = np.einsum("npm,nm->p", Y, self._rows.T, dtype=float)
+        YY = np.einsum("npm,npm->p", Y, Y, dtype=float)
+        return Polished(Y, guess.reshape(HtU.shape), YT, YY)
 
     def summed(self, given: Polished, which: Mask) -> Polished:
         """Sum up the H'Y of some over the rows."""
         Y = given.Y[:, which]
         return Polished(Y, self._rows.summed(Y), given.YT[which], given.YY[which])
 
+    def without(self, B: Array, full: Mask) -> Array:
+        r"""Empty the nodes (L, P, 1) or cells (L, P, m) of B that are not `full`.
+
+        What they said in the leading directions, the others say instead: small weights of many
+        nodes add up there. With rows :math:`W_e` of the emptied and :math:`W_f` of the others,
+        these get :math:`W_f (W_f'W_f)^{-1} W_e'B_e` more.
+        """
+        vectors = self._factor.leading(min(DIRECTIONS, *self._rows.H.shape))[0]
+        kept: Array = B * full
+        lost = vectors.T @ (B - kept).reshape(len(B), -1)
+        lost = lost.reshape(len(lost), *B.shape[1:])
+        for at in np.argwhere(~full.all(axis=0)):
+            p, targets = at[0], slice(None) if full.shape[2] == 1 else at[1]
+            some = vectors * full[:, p, at[1]][:, None]
+            inner = some.T @ some
+            inner.flat[:: len(inner) + 1] += SPARE
+            kept[:, p, targets] += some @ np.linalg.solve(inner, lost[:, p, targets])
+        return kept
+
     @cached_property
     def _basis(self) -> tuple[Array, Array, Array]:
         """Return W, the eigenvalues, and Q."""
         vectors, values = self._factor.leading(min(DIRECTIONS, *self._rows.H.shape))
-        return vectors, values, self._rows.H @ vectors.astype(self._rows.dtype, copy=False)
+        Q = self._rows.H @ vectors.astype(self._rows.H.dtype, copy=False)
+        return vectors, values, Q.astype(self._rows.dtype, copy=False)
 
     def _polished(self, s: Iterate, which: Mask) -> tuple[Array, Array]:
         """Return Y (N, ., m) and Q'Y, whose problems and targets are one axis."""

@@ -61,8 +61,8 @@ def shrink_rest(V: Array, threshold: Array, *, grouped: bool, knee: Array | floa
     Computed as :math:`k\,v / \max(\|v\|,\, k + \delta)` and not as a difference: for a v that is
     larger by many orders it would be all rounding. Parameters as for `shrink`.
     """
-    factor = threshold / norms(V, grouped=grouped).clip(min=threshold + knee)
-    return _as(V, V * (factor[..., None] if grouped else factor))
+    factor = _as(V, threshold / norms(V, grouped=grouped).clip(min=threshold + knee))
+    return V * (factor[..., None] if grouped else factor)
 
 
 def _as(V: Array, values: Array) -> Array:

@@ -29,11 +29,13 @@ __all__ = [
 Step = TypeVar("Step", bound=Callable[..., Any])
 
 # Multiplications per block and product. A small block stays in cache between its two products,
-# and BLAS does not repack it: twice as fast as all rows at once (6000 x 1000 x 8). Wide products
-# want larger blocks, and so do sums over rows without products.
-_BLOCK_WORK = 500_000
+# and OpenBLAS does not repack what takes less than a million: twice as fast as all rows at once
+# (6000 x 1000 x 8). Wide products want larger blocks, and so do those of float32, where few rows
+# are left for a million, and sums over rows without products.
+_BLOCK_WORK = 990_000
 _WIDE = 20  # columns
 _SMALLEST, _SMALLEST_WIDE = 62, 512  # rows
+_FEW_SINGLE, _LARGE_SINGLE = 256, 1024  # rows, of float32
 _SUM_ELEMENTS = 50_000
 
 
@@ -88,7 +90,7 @@ class Rows:
         self.HtT = product(H, self.T) if HtT is None else HtT
         self._omega = omega
         self._observed = observed
-        self.E = self.U = np.zeros((H.shape[0], 0, T.shape[1]), dtype=H.dtype)
+        self.E = self.U = np.zeros((H.shape[0], 0, T.shape[1]), dtype=self.dtype)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -97,13 +99,15 @@ class Rows:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Precision of the N-sized state."""
+        """Precision of E and U."""
         return self.H.dtype
 
     # Whether a lower bound costs little beside a step, so that every step may improve it.
     bounds_are_cheap = True
     # Whether H, T, E and U are arrays here.
     in_memory = True
+    # Whether what steps measure has all the digits of H.
+    moves_are_exact: bool = True
     # How many iterations to leave between checks at first; None: by the size of the problem.
     check_every: int | None = None
 
@@ -118,6 +122,10 @@ class Rows:
     def accelerate(self, step: Step) -> Step:
         """Return a faster version of the loop's step, where there is one."""
         return step
+
+    def refine(self) -> bool:
+        """Go on with all digits; returns whether there were fewer before."""
+        return False
 
     def factor(self, like: Problem) -> Factor:
         """Return what solves (H'H + s I) X = R, for as many problems at once as `like` has."""
@@ -138,7 +146,7 @@ class Rows:
         """
         n_rows, n_hidden, n_targets = self.shape
         shape = (problem.n_problems, n_targets)
-        self.E = np.zeros((n_rows, *shape), dtype=self.H.dtype)
+        self.E = np.zeros((n_rows, *shape), dtype=self.dtype)
         self.U = np.zeros_like(self.E)
         HtD = np.zeros((n_hidden, *shape))
         near = within(self.T, problem, self._omega, cap)
@@ -148,7 +156,13 @@ class Rows:
         return HtD
 
     def resume(
-        self, B: Array, dual: Array, problem: Problem, rho: Array, cap: Array
+        self,
+        B: Array,
+        dual: Array,
+        problem: Problem,
+        rho: Array,
+        cap: Array,
+        HtE: Array | None = None,
     ) -> tuple[Array, Array, Moves]:
         """Set E = HB - T and U = dual / rho; returns H'(E - U), H'U and moves, for no step.
 
@@ -160,24 +174,27 @@ class Rows:
             Multipliers rho U within the loss's dual ball.
         problem, rho, cap
             As for `step`.
+        HtE : array (L, P, m), optional
+            H'E, where it is known.
         """
         weights, count = self._flat(B), B.shape[1]
         self.E = np.empty((len(self.T), *B.shape[1:]), dtype=self.dtype)
         self.U = np.asarray(dual / rho[:, None], dtype=self.dtype)
-        products = np.zeros((2 * weights.shape[1], len(B)))
+        n_sums = 2 if HtE is None else 1
+        products = np.zeros((n_sums * weights.shape[1], len(B)))
         sums, loss = np.zeros((3, count)), np.zeros((2, count))
         for rows, h in self._pass(weights.shape[1]):
             t, u = self.T[rows], self.U[rows]
             e = (h @ weights).reshape(len(h), *B.shape[1:]) - t[:, None]
-            products += _across(h, np.concatenate([e - u, u], axis=1))
+            products += _across(h, np.concatenate([u, e], axis=1) if HtE is None else u)
             sums += [_squares(e), _squares(u), _inner(u, t)]
             loss += self._loss(e, problem, cap, rows)
             self.E[rows] = e
         size, UU, UT = sums
         still = np.zeros(count)
         moves = Moves(still, size, still, UU, UT, loss, size, size)
-        HtD, HtU = (upright(half, B.shape) for half in np.split(products, 2))
-        return HtD, HtU, moves
+        HtU, *summed = (upright(part, B.shape) for part in np.split(products, n_sums))
+        return (summed[0] if HtE is None else HtE) - HtU, HtU, moves
 
     def products(self, start: int) -> tuple[Array, Array]:
         """Return H'(E - U) and H'U of the nodes from `start` on, for E and U as they are."""
@@ -379,7 +396,7 @@ class Rows:
 
     def _blocks(self, n_columns: int) -> Iterator[slice]:
         n_rows, n_hidden, _ = self.shape
-        return cut(n_rows, n_hidden, n_columns)
+        return cut(n_rows, n_hidden, n_columns, single=self.H.dtype == np.float32)
 
     def _flat(self, B: Array) -> Array:
         return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.dtype)
@@ -394,10 +411,15 @@ def factor_for(problem: Problem) -> type[CholeskyFactor] | type[EighFactor]:
     return CholeskyFactor if problem.n_problems == 1 else EighFactor
 
 
-def cut(n_rows: int, n_hidden: int, n_columns: int, work: int = _BLOCK_WORK) -> Iterator[slice]:
+def cut(
+    n_rows: int, n_hidden: int, n_columns: int, work: int = _BLOCK_WORK, single: bool = False
+) -> Iterator[slice]:
     """Cut rows into blocks that stay in cache between their two products."""
-    smallest = _SMALLEST if n_columns < _WIDE else _SMALLEST_WIDE
-    size = max(smallest, work // max(1, n_hidden * n_columns))
+    size = work // max(1, n_hidden * n_columns)
+    if single:
+        size = size if size >= _FEW_SINGLE else _LARGE_SINGLE
+    else:
+        size = max(_SMALLEST if n_columns < _WIDE else _SMALLEST_WIDE, size)
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
 

@@ -30,6 +30,7 @@ from gorelm import admm
 from gorelm.admm import ADAPTIVE, Record, Settings, Solution, State
 from gorelm.factor import (
     CholeskyFactor,
+    EighFactor,
     ExplicitInverse,
     Factor,
     Indices,
@@ -41,6 +42,7 @@ from gorelm.factor import (
 from gorelm.iterate import Inside, Live
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
+from gorelm.quick import QuickRows, short_enough
 from gorelm.rows import Rows, cut, factor_for
 from gorelm.rowspace import RowSpace
 from gorelm.targets import bring_near, farthest
@@ -48,7 +50,7 @@ from gorelm.targets import bring_near, farthest
 __all__ = ["System", "minimum_norm", "solve", "solve_rows"]
 
 # What a `System` keeps and cannot shrink to some nodes.
-_MADE_OF_H = ("_gram", "_wide_factor", "_space", "_shrunk", "_row_gram", "_row_factor")
+_MADE_OF_H = ("_gram", "_short", "_wide_factor", "_space", "_shrunk", "_row_gram", "_row_factor")
 
 
 def solve(
@@ -153,9 +155,11 @@ class System:
         self._use(H)
         T = bring_near(T, like, omega, self.H.dtype)
         self.T, self._omega, self._observed = T, omega, observed
+        self._like = like
         self._direct = like.loss == "squared" and observed is None
         self._kind = ExplicitInverse if inverse else factor_for(like)
         self._exact = tol < 1e-3
+        self._hurries = False
         self._live: Live | None = None
 
     def _use(self, H: Array, spare: Array | None = None) -> None:
@@ -230,6 +234,7 @@ class System:
         n_nodes = n_old + n_new
         kept = vars(self)  # where cached_property puts what has been made
         kept.pop("_gram", None)
+        kept.pop("_short", None)
         if "_factor" in kept:
             factor = self._factor
             tall = self._inverse or n_rows >= n_nodes
@@ -277,10 +282,12 @@ class System:
         part = copy(self)
         for name in ("_factor", "_HtT", *_MADE_OF_H):
             vars(part).pop(name, None)
-        part._use(np.take(self.H, nodes, axis=1))
-        part._kind, part._live = CholeskyFactor, None
+        part._use(np.take(self._short if self._hurries else self.H, nodes, axis=1))
+        part._kind, part._live, part._hurries = CholeskyFactor, None, False
         if "_gram" in vars(self):
             part._gram = np.asfortranarray(self._gram[np.ix_(nodes, nodes)])
+        if "_HtT" in vars(self):
+            part._HtT = self._HtT[nodes]
         return part
 
     def outputs(self, coef: Array) -> Array:
@@ -324,7 +331,26 @@ class System:
             return _Way(self._wide_factor, self.H, self._HtT, None)
         return self._shrunk
 
+    def hurry(self, room: float) -> int:
+        """Let steps have half the digits, if that pays, and H with half of them fits into `room`.
+
+        Returns
+        -------
+        size : int
+            Bytes of that H.
+        """
+        many = self._kind is EighFactor and not (self._direct or self._exact)
+        self._hurries = (
+            many
+            and self._observed is None
+            and self.H.nbytes // 2 <= room
+            and short_enough(self.H, self.T, self._like, self._omega)
+        )
+        return self.H.nbytes // 2 if self._hurries else 0
+
     def _rows(self, way: _Way) -> Rows:
+        if self._hurries and way.H is self.H:
+            return QuickRows(self.H, self.T, self._omega, way.HtT, self._short)
         return Rows(way.H, self.T, self._omega, self._observed, way.HtT)
 
     @property
@@ -338,6 +364,10 @@ class System:
     @cached_property
     def _gram(self) -> Array:
         return gram(self.H)
+
+    @cached_property
+    def _short(self) -> Array:
+        return self.H.astype(np.float32)
 
     @cached_property
     def _factor(self) -> Factor:

@@ -54,6 +54,7 @@ class TorchRows:
 
     bounds_are_cheap = False
     in_memory = False
+    moves_are_exact = True
     check_every = 5
 
     def __init__(
@@ -116,6 +117,10 @@ class TorchRows:
         """Bring numbers to the device in the precision of the rows."""
         there = values if isinstance(values[0], torch.Tensor) else self.put(values)
         return [number.to(self.T.dtype) for number in there]
+
+    def refine(self) -> bool:
+        """Do nothing: steps have all digits."""
+        return False
 
     def accelerate(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a step that is captured once and launched as a whole."""

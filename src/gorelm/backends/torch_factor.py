@@ -63,6 +63,9 @@ class InverseFactor:
         else:
             self._inverse.copy_(torch.cholesky_inverse(factor))
 
+    def times(self, X: Any) -> None:
+        """Leave it to the rows."""
+
     def solve(self, shifts: Array, R: Any) -> Any:
         """Solve for one problem, R (L, 1, m)."""
         if isinstance(R, np.ndarray):
@@ -97,6 +100,9 @@ class SpectralFactor:
         """Bring the shifts to the device."""
         if self._shifts is not shifts:
             self._shifts, self._there = shifts, self._rows.put_one(shifts)
+
+    def times(self, X: Any) -> None:
+        """Leave it to the rows."""
 
     def solve(self, shifts: Array, R: Any) -> Any:
         """Solve for every problem, R (L, P, m)."""

@@ -1,0 +1,89 @@
+"""Rows whose steps have half the digits, and take half the time.
+
+A step need not be exact: what it gets wrong, the next one mends. A proof must be. So steps read H
+and T in float32, and E and U are as short; whatever bounds and objectives are made of when a run
+ends is summed over the rows in float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gorelm.problem import Problem
+from gorelm.prox import Array
+from gorelm.rows import Moves, Rows
+from gorelm.targets import farthest, typical_norm, within
+
+__all__ = ["QuickRows", "short_enough"]
+
+# Elements of H below which there is little to save.
+WORTHWHILE = 1_000_000
+# Sizes whose squares are well within float32, and those of their reciprocals.
+LARGEST = 1e10
+
+
+def short_enough(H: Array, T: Array, like: Problem, omega: Array | None) -> bool:
+    """Whether steps in float32 pay and go where those in float64 go.
+
+    A wide H has a null space that magnifies rounding, and targets far away leave no digits to the
+    others.
+    """
+    if H.dtype != np.float64 or H.size < WORTHWHILE or H.shape[0] < H.shape[1]:
+        return False
+    sizes = typical_norm(T, like, omega), max(float(H.max()), -float(H.min()))
+    if not all(1 / LARGEST <= size <= LARGEST for size in sizes):
+        return False
+    return within(T, like, omega, farthest(np.float32) * sizes[0]) is T
+
+
+class QuickRows(Rows):
+    """H and T in float64, E and U in float32.
+
+    Parameters
+    ----------
+    H, T, omega, HtT
+        As for `Rows`.
+    short : array (N, L)
+        H in float32.
+    """
+
+    def __init__(
+        self, H: Array, T: Array, omega: Array | None, HtT: Array | None, short: Array
+    ) -> None:
+        self._short: Rows | None = Rows(short, T, omega, HtT=HtT)
+        self.moves_are_exact = False
+        super().__init__(H, T, omega, HtT=HtT)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of E and U."""
+        return self.H.dtype if self._short is None else self._short.dtype
+
+    def refine(self) -> bool:
+        """Go on with all digits; returns whether there were fewer before."""
+        if self._short is None:
+            return False
+        self._short, self.moves_are_exact = None, True
+        self.E, self.U = self.E.astype(self.dtype), self.U.astype(self.dtype)
+        return True
+
+    def step(
+        self,
+        B: Array,
+        problem: Problem,
+        rho: Array,
+        relax: float,
+        *,
+        cap: Array,
+        measure: bool = False,
+    ) -> tuple[Array, Moves | None]:
+        """Update E and U; see `Rows.step`."""
+        if self._short is None:
+            return super().step(B, problem, rho, relax, cap=cap, measure=measure)
+        self._short.E, self._short.U = self.E, self.U  # which it writes to
+        return self._short.step(B, problem, rho, relax, cap=cap, measure=measure)
+
+    def _flat(self, B: Array) -> Array:
+        return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.H.dtype)

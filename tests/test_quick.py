@@ -78,7 +78,10 @@ def test_what_proves_has_all_digits(data):
     np.testing.assert_allclose(short.pull([0, 1]), exact.pull([0, 1]), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(short.loss(B, problem), exact.loss(B, problem), rtol=1e-12)
     np.testing.assert_allclose(short.inner()[0], exact.inner()[0], rtol=1e-12)
-    assert not short.moves_are_exact
+    _, moves = steps(short, problem)
+    assert not moves.exact
+    np.testing.assert_allclose(moves.UT, exact.inner()[0], rtol=1e-12)
+    np.testing.assert_allclose(moves.UU, exact.inner()[1], rtol=1e-12)
 
 
 def test_refined_rows_go_on_from_where_they_are(data):
@@ -87,7 +90,6 @@ def test_refined_rows_go_on_from_where_they_are(data):
     steps(short, problem)
     E = short.E.astype(float)
     assert short.refine()
-    assert short.moves_are_exact
     assert short.E.dtype == short.U.dtype == np.float64
     np.testing.assert_array_equal(short.E, E)
     assert not short.refine()
@@ -134,10 +136,22 @@ def test_large_tall_systems_hurry(data):
         lambda H, T: system(H, np.where(np.arange(600)[:, None] == 7, 1e6, T)),  # one far away
         lambda H, T: system(1e-12 * H, T),
         lambda H, T: system(H, 1e-12 * T),
+        lambda H, T: System(H, T, Problem("l21", [1e-24, 1e-24], 1.0, 1.0)),
         lambda H, T: system(H, T, observed=np.arange(600)[:, None] != [1, 2, 3]),
         lambda H, T: System(H, T, Problem("l21", 1.0, 1.0, 1.0)),  # one problem alone
     ],
-    ids=["tight", "squared", "wide", "float32", "far", "small H", "small T", "missing", "single"],
+    ids=[
+        "tight",
+        "squared",
+        "wide",
+        "float32",
+        "far",
+        "small H",
+        "small T",
+        "small tau",
+        "missing",
+        "single",
+    ],
 )
 def test_others_do_not(data, change):
     assert change(*data).hurry(np.inf) == 0
@@ -189,6 +203,37 @@ def test_what_float32_cannot_prove_gets_all_digits(data, monkeypatch):
     found = hurried.solve(problem, replace(ADAPTIVE, max_iter=5000))
     assert found.status == ["converged"] * 2
     assert refined
+
+
+def test_claims_without_ridge_are_proven_by_the_multipliers_left_with(monkeypatch):
+    # A small l1 leaves no room for the rounding of sums that steps made.
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (20_000, 6))
+    H = 1 / (1 + np.exp(-(X @ rng.normal(size=(6, 50)) + rng.normal(size=50))))
+    T = np.sin(2 * X[:, :2]) + 0.1 * rng.normal(size=(20_000, 2))
+    T[::10] += 5
+    problem = Problem("l21", 1.0, [1e-6, 2e-6], 0.0)
+    settings = replace(ADAPTIVE, tol=5e-3, max_iter=400)
+    start = system(H, T).solve(problem, settings, keep_state=True).end
+    left, dual = [], Rows.dual
+
+    def unrounded(self, which, rho, scale, correction=None):
+        Y = self.U[:, which] * (scale * rho)[which, None]
+        if correction is not None:
+            Y = Y - np.tensordot(H, scale[which, None] * correction[:, which], 1)
+        left.append(Y)
+        return dual(self, which, rho, scale, correction)
+
+    monkeypatch.setattr(Rows, "dual", unrounded)
+    hurried = system(H, T)
+    assert hurried.hurry(np.inf)
+    found = hurried.solve(problem, start=start, keep_state=True)
+    Y = np.concatenate(left, axis=1)[:, np.argsort(np.argsort(found.n_iter, kind="stable"))]
+    Y = Y / np.maximum(problem.dual_reach(Y), 1.0)[:, None]
+    sums = (np.einsum("nl,npm->lpm", H, Y), np.einsum("npm,nm->p", Y, T))
+    bound, _ = problem.dual_values(*sums, np.einsum("npm,npm->p", Y, Y))
+    assert found.status == ["converged"] * 2
+    assert (1 - bound / found.objective <= 1.1 * np.array(found.dual_gap) + 1e-4).all()
 
 
 # -- answers without emptied nodes --------------------------------------------------------------

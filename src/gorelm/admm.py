@@ -180,12 +180,22 @@ class _Run:
                     next_adaptation = 2 * iteration
                 self._check(state, moves, iteration, solution, done, adapt=adapt)
             if iteration == PATIENCE:
-                self.rows.refine()
+                self._refine(state, solution)
             if not move_back():
                 self._put(state)
         if keep_live and moves is not None:
             solution.live = Live(state, moves, self.rows.E, self.rows.U)
         return solution
+
+    def _refine(self, s: Iterate, solution: Solution) -> None:
+        """Go on with all digits, where there were fewer: what these made is summed up again."""
+        if not self.rows.refine():
+            return
+        s.bound, s.mixture = s.summed, Mixture.empty(s.B)
+        s.HtU = self.rows.pull(slice(None))
+        s.HtD = self.rows.summed(self.rows.E) - s.HtU
+        if solution.end is not None:
+            solution.end.dual = solution.end.dual.astype(self.rows.dtype)
 
     def _put(self, s: Iterate) -> None:
         """Bring the iterate to where the rows are; the shift of its systems is known here too."""
@@ -377,7 +387,9 @@ class _Run:
             s.HtU = self.rows.pull(slice(None))
         thorough = summed or iteration > OFTEN
         objective, gap = certify(s, moves, self.rows, self.factor, thorough=thorough)
-        if self.polish is not None and moves is not None and not summed:
+        if summed:
+            s.summed = s.bound
+        elif self.polish is not None and moves is not None:
             gap = prove(s, moves, self.polish, gap, self.settings.tol)
         s.objective = objective
         primal, dual = residuals(s, moves)
@@ -412,8 +424,7 @@ class _Run:
             return which
         tol, met = self.settings.tol, which.copy()
         objective, gap, sound = verify(s, moves, self._answer(s, which), which, self.rows, tol)
-        if not sound and not self.rows.refine():
-            self.sum_again = True
+        self.sum_again = self.sum_again or not sound
         for i, value, distance in zip(np.flatnonzero(which), objective, gap, strict=True):
             p = s.index[i]
             record = solution.history[p][-1]

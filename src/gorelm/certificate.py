@@ -44,7 +44,7 @@ def certify(
     else:
         loss, capped = moves.loss
         penalty = s.problem.penalty_values(s.B)
-        bound = improve_bound(s, moves.UT, moves.UU)
+        bound = improve_bound(s, moves.UT, moves.UU, mix=moves.exact)
         s.correction = None
         bound, alone = _bound_from_inside(s, moves, bound)
         if s.sigma is not None and rows.complete:
@@ -86,8 +86,9 @@ def _polished_bound(s: Iterate, which: Mask, given: Polished) -> Array:
     bound, _ = problem.dual_values(given.HtY, given.YT, given.YY)
     if s.inside is None:
         return bound
-    between, known = _from_inside(problem, s.inside.take(which), given.HtY, given.YT, given.YY)
-    return np.where(known, np.maximum(bound, between), bound)
+    inside = s.inside.take(which)
+    between = _from_inside(problem, inside, given.HtY, given.YT, given.YY)
+    return np.where(_knows_inside(problem, inside), np.maximum(bound, between), bound)
 
 
 def verify(
@@ -107,7 +108,7 @@ def verify(
         been taken back.
     """
     problem, cap = s.problem.select(which), s.cap[which]
-    known = s.sigma is None and rows.moves_are_exact
+    known = s.sigma is None and moves.exact
     loss, capped = moves.loss[:, which] if known else rows.loss(answer, problem, cap)
     penalty = problem.penalty_values(answer)
     sound = _summed_again(s, moves, which & (s.bound > s.summed), rows, tol)
@@ -119,23 +120,29 @@ def _summed_again(s: Iterate, moves: Moves, which: Mask, rows: Rows, tol: float)
     if not which.any():
         return True
     problem, rho, UT, UU = s.problem.select(which), s.rho[which], moves.UT[which], moves.UU[which]
-    believed, _ = _bound(problem, rho, s.HtU[:, which], UT, UU)
-    bound, _ = _bound(problem, rho, rows.pull(which), UT, UU)
-    size = moves.loss[1][which] + problem.penalty_values(s.B[:, which])
-    sound = bool((np.abs(believed - bound) <= 0.01 * tol * size).all())
+    HtU, inside = rows.pull(which), None if s.inside is None else s.inside.take(which)
+    bound, _ = _bound(problem, rho, HtU, UT, UU)
+    sound = True
+    if moves.exact:
+        believed, _ = _bound(problem, rho, s.HtU[:, which], UT, UU)
+        size = moves.loss[1][which] + problem.penalty_values(s.B[:, which])
+        sound = bool((np.abs(believed - bound) <= 0.01 * tol * size).all())
+    elif inside is not None:
+        bound = _or_from_inside(problem, inside, rho, HtU, UT, UU, bound)
     s.bound, s.summed = s.bound.copy(), s.summed.copy()
-    if not sound:
+    if not (sound and moves.exact):
         s.bound[which] = np.maximum(bound, s.summed[which])
         s.mixture = Mixture.empty(s.B)  # made of the same sums
     s.summed[which] = s.bound[which]
     return sound
 
 
-def improve_bound(s: Iterate, UT: Array, UU: Array) -> Array:
+def improve_bound(s: Iterate, UT: Array, UU: Array, *, mix: bool = True) -> Array:
     r"""Improve the lower bounds by the multipliers rho U, and by mixing them into earlier ones.
 
     Multipliers swing around the optimum, and what lies between two that are feasible is feasible:
-    the best point of the segment from the mixture so far to the new one is a parabola's.
+    the best point of the segment from the mixture so far to the new one is a parabola's. A mixture
+    cannot be summed up again, so there is none (`mix`) while steps are not exact.
 
     Returns
     -------
@@ -145,7 +152,7 @@ def improve_bound(s: Iterate, UT: Array, UU: Array) -> Array:
     bound, s.scale = _bound(s.problem, s.rho, s.HtU, UT, UU)
     s.bound = np.maximum(s.bound, bound)
     ridge = s.problem.l2 > 0
-    if ridge.any():
+    if mix and ridge.any():
         l2 = np.where(ridge, s.problem.l2, 1.0)
         size = s.scale * s.rho
         old = s.mixture
@@ -189,21 +196,30 @@ def _bound_from_inside(s: Iterate, moves: Moves, plain: Array) -> tuple[Array, M
     """
     if s.inside is None:
         return plain, np.ones(len(plain), dtype=bool)
-    HtY, UU = s.rho[:, None] * s.HtU, (s.rho * np.sqrt(moves.UU)) ** 2
-    between, known = _from_inside(s.problem, s.inside, HtY, s.rho * moves.UT, UU)
-    s.bound = np.where(known, np.maximum(s.bound, between), s.bound)
+    known = _knows_inside(s.problem, s.inside)
+    best = _or_from_inside(s.problem, s.inside, s.rho, s.HtU, moves.UT, moves.UU, plain)
+    s.bound = np.maximum(s.bound, best)
     s.scale = np.where(known, 1.0, s.scale)
-    return np.where(known, np.maximum(plain, between), plain), ~known
+    return best, ~known
 
 
-def _from_inside(
-    problem: Problem, inside: Inside, HtY: Array, YT: Array, YY: Array
-) -> tuple[Array, Mask]:
-    """Bound by the last feasible point on the way from `inside` to Y, where some are known."""
-    known = (problem.l2 == 0) & (inside.value > 0)
+def _or_from_inside(
+    problem: Problem, inside: Inside, rho: Array, HtU: Array, UT: Array, UU: Array, plain: Array
+) -> Array:
+    """Return the better of the bounds `plain` and on the way from `inside` to rho U."""
+    between = _from_inside(problem, inside, rho[:, None] * HtU, rho * UT, (rho * np.sqrt(UU)) ** 2)
+    return np.where(_knows_inside(problem, inside), np.maximum(plain, between), plain)
+
+
+def _knows_inside(problem: Problem, inside: Inside) -> Mask:
+    return np.asarray((problem.l2 == 0) & (inside.value > 0))
+
+
+def _from_inside(problem: Problem, inside: Inside, HtY: Array, YT: Array, YY: Array) -> Array:
+    """Bound by the last feasible point on the way from `inside` to Y."""
     share = problem.farthest_within(inside.HtY, HtY)
     value = -YT - 0.5 * problem.curvature * YY
-    return (1.0 - share) * inside.value + share * value, known  # or more: values are concave
+    return (1.0 - share) * inside.value + share * value  # or more: values are concave
 
 
 def _correct_bound(
@@ -225,7 +241,8 @@ def _correct_bound(
     problem, rho = s.problem.select(which), s.rho[which]
     sigma_V = s.sigma[which][:, None] * s.V[:, which]
     shift = s.sigma[which] / rho
-    A = factor.solve(shift, rho[:, None] * s.HtU[:, which] + sigma_V)
+    HtU = s.HtU[:, which] if moves.exact else rows.pull(which)
+    A = factor.solve(shift, rho[:, None] * HtU + sigma_V)
     reach, YY = rows.corrected(A, which, problem, rho)
     shrink = 1.0 / np.maximum(reach, 1.0)
     HtT = np.broadcast_to(rows.HtT[:, None], A.shape)
@@ -235,6 +252,9 @@ def _correct_bound(
     )
     better = bound > plain[which]
     s.bound[which] = np.maximum(s.bound[which], bound)
+    if not moves.exact:  # and this one is summed over the rows
+        s.summed = s.summed.copy()
+        s.summed[which] = np.maximum(s.summed[which], bound)
     s.scale[which] = np.where(better, scale * shrink, s.scale[which])
     s.correction = np.zeros_like(s.B)
     s.correction[:, which[better]] = A[:, better]

@@ -101,7 +101,7 @@ class Polish:
 
         What they said in the leading directions, the others say instead: small weights of many
         nodes add up there. With rows :math:`W_e` of the emptied and :math:`W_f` of the others,
-        these get :math:`W_f (W_f'W_f)^{-1} W_e'B_e` more.
+        these get :math:`W_f (W_f'W_f + \varepsilon I)^{-1} W_e'B_e` more.
         """
         vectors = self._factor.leading(min(DIRECTIONS, *self._rows.H.shape))[0]
         kept: Array = B * full

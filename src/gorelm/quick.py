@@ -32,10 +32,11 @@ def short_enough(H: Array, T: Array, like: Problem, omega: Array | None) -> bool
     """
     if H.dtype != np.float64 or H.size < WORTHWHILE or H.shape[0] < H.shape[1]:
         return False
-    sizes = typical_norm(T, like, omega), max(float(H.max()), -float(H.min()))
+    typical = typical_norm(T, like, omega)
+    sizes = typical, max(float(H.max()), -float(H.min())), *like.tau
     if not all(1 / LARGEST <= size <= LARGEST for size in sizes):
         return False
-    return within(T, like, omega, farthest(np.float32) * sizes[0]) is T
+    return within(T, like, omega, farthest(np.float32) * typical) is T
 
 
 class QuickRows(Rows):
@@ -53,7 +54,6 @@ class QuickRows(Rows):
         self, H: Array, T: Array, omega: Array | None, HtT: Array | None, short: Array
     ) -> None:
         self._short: Rows | None = Rows(short, T, omega, HtT=HtT)
-        self.moves_are_exact = False
         super().__init__(H, T, omega, HtT=HtT)
 
     @property
@@ -65,7 +65,7 @@ class QuickRows(Rows):
         """Go on with all digits; returns whether there were fewer before."""
         if self._short is None:
             return False
-        self._short, self.moves_are_exact = None, True
+        self._short = None
         self.E, self.U = self.E.astype(self.dtype), self.U.astype(self.dtype)
         return True
 
@@ -83,7 +83,15 @@ class QuickRows(Rows):
         if self._short is None:
             return super().step(B, problem, rho, relax, cap=cap, measure=measure)
         self._short.E, self._short.U = self.E, self.U  # which it writes to
-        return self._short.step(B, problem, rho, relax, cap=cap, measure=measure)
+        HtD, moves = self._short.step(B, problem, rho, relax, cap=cap, measure=measure)
+        if moves is not None:
+            moves.exact, (moves.UT, moves.UU) = False, self.inner()
+        return HtD, moves
+
+    def inner(self) -> tuple[Array, Array]:
+        """Return <U, T> and <U, U> of every problem, with all digits."""
+        UT = np.einsum("npm,nm->p", self.U, self.T, dtype=float)
+        return UT, np.einsum("npm,npm->p", self.U, self.U, dtype=float)
 
     def _flat(self, B: Array) -> Array:
         return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.H.dtype)

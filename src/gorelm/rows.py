@@ -43,6 +43,7 @@ _SUM_ELEMENTS = 50_000
 class Moves:
     """What one step did, summed over the rows; arrays of shape (P,) unless said."""
 
+    exact = True  # whether the step had all the digits of H
     primal: Array  # ||HB - T - E||^2
     size: Array  # ||HB - T||^2, no norm counting for more than the cap
     error_change: Array  # ||E - E_old||^2
@@ -106,8 +107,6 @@ class Rows:
     bounds_are_cheap = True
     # Whether H, T, E and U are arrays here.
     in_memory = True
-    # Whether what steps measure has all the digits of H.
-    moves_are_exact: bool = True
     # How many iterations to leave between checks at first; None: by the size of the problem.
     check_every: int | None = None
 

@@ -232,6 +232,7 @@ class System:
         """Add nodes with outputs `dH` (N, d), times omega, to H and to its decompositions."""
         (n_rows, n_old), n_new = self.H.shape, dH.shape[1]
         n_nodes = n_old + n_new
+        self._hurries = False
         kept = vars(self)  # where cached_property puts what has been made
         kept.pop("_gram", None)
         kept.pop("_short", None)
@@ -262,6 +263,7 @@ class System:
 
     def keep(self, nodes: Indices) -> None:
         """Keep some nodes, by their increasing indices. What is left out must have weights of 0."""
+        self._hurries = False
         kept = vars(self)
         self._use(np.ascontiguousarray(self.H[:, nodes]))
         if "_factor" in kept:

@@ -54,7 +54,6 @@ class TorchRows:
 
     bounds_are_cheap = False
     in_memory = False
-    moves_are_exact = True
     check_every = 5
 
     def __init__(

@@ -100,3 +100,13 @@ def draw(seed, n, n_hidden, m=3, *, weighted=False, missing=False, dtype=float):
     weights = rng.choice([0.3, 1.0, 2.5], n) if weighted else None
     observed = rng.random((n, m)) < 0.8 if missing else None
     return H, T, weights, observed
+
+
+def steep_outputs():
+    """Outputs of hidden nodes, whose singular values fall as steeply as those of real ones."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (600, 6))
+    H = 1 / (1 + np.exp(-(X @ rng.normal(size=(6, 200)) + rng.normal(size=200))))
+    T = np.sin(2 * X[:, :3]) + 0.1 * rng.normal(size=(600, 3))
+    T[::10] += 5
+    return H, T

@@ -12,6 +12,7 @@ from gorelm.polish import DIRECTIONS, Polish
 from gorelm.problem import Problem
 from gorelm.rows import Rows
 from gorelm.solver import solve
+from oracles import steep_outputs
 
 NO_POLISH = classmethod(lambda *_: None)
 
@@ -20,13 +21,7 @@ LOSSES = ["l21", "l1"]
 
 @pytest.fixture(scope="module")
 def data():
-    """Outputs of hidden nodes, whose singular values fall as steeply as those of real ones."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (600, 6))
-    H = 1 / (1 + np.exp(-(X @ rng.normal(size=(6, 200)) + rng.normal(size=200))))
-    T = np.sin(2 * X[:, :3]) + 0.1 * rng.normal(size=(600, 3))
-    T[::10] += 5
-    return H, T
+    return steep_outputs()
 
 
 def pair(loss, l1, l2, delta=0.0):

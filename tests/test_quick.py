@@ -14,6 +14,7 @@ from gorelm.problem import Problem
 from gorelm.quick import QuickRows, short_enough
 from gorelm.rows import Rows
 from gorelm.solver import System, solve
+from oracles import steep_outputs
 
 RATIOS = [0.0, 0.5, 1.0]
 LOSSES = ["l21", "l1"]
@@ -26,13 +27,7 @@ def small_pays(monkeypatch):
 
 @pytest.fixture(scope="module")
 def data():
-    """Outputs of hidden nodes, whose singular values fall as steeply as those of real ones."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (600, 6))
-    H = 1 / (1 + np.exp(-(X @ rng.normal(size=(6, 200)) + rng.normal(size=200))))
-    T = np.sin(2 * X[:, :3]) + 0.1 * rng.normal(size=(600, 3))
-    T[::10] += 5
-    return H, T
+    return steep_outputs()
 
 
 def both(H, T, omega=None):

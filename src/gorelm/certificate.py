@@ -86,9 +86,7 @@ def _polished_bound(s: Iterate, which: Mask, given: Polished) -> Array:
     bound, _ = problem.dual_values(given.HtY, given.YT, given.YY)
     if s.inside is None:
         return bound
-    inside = s.inside.take(which)
-    between = _from_inside(problem, inside, given.HtY, given.YT, given.YY)
-    return np.where(_knows_inside(problem, inside), np.maximum(bound, between), bound)
+    return _or_from_inside(problem, s.inside.take(which), given.HtY, given.YT, given.YY, bound)
 
 
 def verify(
@@ -128,7 +126,7 @@ def _summed_again(s: Iterate, moves: Moves, which: Mask, rows: Rows, tol: float)
         size = moves.loss[1][which] + problem.penalty_values(s.B[:, which])
         sound = bool((np.abs(believed - bound) <= 0.01 * tol * size).all())
     elif inside is not None:
-        bound = _or_from_inside(problem, inside, rho, HtU, UT, UU, bound)
+        bound = _or_from_inside(problem, inside, *_scaled(rho, HtU, UT, UU), bound)
     s.bound, s.summed = s.bound.copy(), s.summed.copy()
     if not (sound and moves.exact):
         s.bound[which] = np.maximum(bound, s.summed[which])
@@ -171,7 +169,12 @@ def improve_bound(s: Iterate, UT: Array, UU: Array, *, mix: bool = True) -> Arra
 
 
 def _bound(problem: Problem, rho: Array, HtU: Array, UT: Array, UU: Array) -> tuple[Array, Array]:
-    return problem.dual_values(rho[:, None] * HtU, rho * UT, (rho * np.sqrt(UU)) ** 2)
+    return problem.dual_values(*_scaled(rho, HtU, UT, UU))
+
+
+def _scaled(rho: Array, HtU: Array, UT: Array, UU: Array) -> tuple[Array, Array, Array]:
+    """Return the sums of Y = rho U from those of U."""
+    return rho[:, None] * HtU, rho * UT, (rho * np.sqrt(UU)) ** 2
 
 
 def _gap(bound: Array, loss: Array, capped: Array, penalty: Array) -> Array:
@@ -197,29 +200,25 @@ def _bound_from_inside(s: Iterate, moves: Moves, plain: Array) -> tuple[Array, M
     if s.inside is None:
         return plain, np.ones(len(plain), dtype=bool)
     known = _knows_inside(s.problem, s.inside)
-    best = _or_from_inside(s.problem, s.inside, s.rho, s.HtU, moves.UT, moves.UU, plain)
+    Y = _scaled(s.rho, s.HtU, moves.UT, moves.UU)
+    best = _or_from_inside(s.problem, s.inside, *Y, plain)
     s.bound = np.maximum(s.bound, best)
     s.scale = np.where(known, 1.0, s.scale)
     return best, ~known
 
 
 def _or_from_inside(
-    problem: Problem, inside: Inside, rho: Array, HtU: Array, UT: Array, UU: Array, plain: Array
+    problem: Problem, inside: Inside, HtY: Array, YT: Array, YY: Array, plain: Array
 ) -> Array:
-    """Return the better of the bounds `plain` and on the way from `inside` to rho U."""
-    between = _from_inside(problem, inside, rho[:, None] * HtU, rho * UT, (rho * np.sqrt(UU)) ** 2)
+    """Bound by `plain`, or by the last feasible point on the way from `inside` to Y."""
+    share = problem.farthest_within(inside.HtY, HtY)
+    value = -YT - 0.5 * problem.curvature * YY
+    between = (1.0 - share) * inside.value + share * value  # or more: values are concave
     return np.where(_knows_inside(problem, inside), np.maximum(plain, between), plain)
 
 
 def _knows_inside(problem: Problem, inside: Inside) -> Mask:
     return np.asarray((problem.l2 == 0) & (inside.value > 0))
-
-
-def _from_inside(problem: Problem, inside: Inside, HtY: Array, YT: Array, YY: Array) -> Array:
-    """Bound by the last feasible point on the way from `inside` to Y."""
-    share = problem.farthest_within(inside.HtY, HtY)
-    value = -YT - 0.5 * problem.curvature * YY
-    return (1.0 - share) * inside.value + share * value  # or more: values are concave
 
 
 def _correct_bound(

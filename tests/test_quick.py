@@ -4,15 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
-from gorelm import admm, quick
+from gorelm import GORELMRegressorCV, admm, quick
 from gorelm.admm import ADAPTIVE
+from gorelm.datasets import make_multitarget
+from gorelm.estimators import candidates
 from gorelm.factor import EighFactor, gram
 from gorelm.path import gorelm_path
 from gorelm.polish import DIRECTIONS, SPARE, Polish
 from gorelm.problem import Problem
 from gorelm.quick import QuickRows, short_enough
 from gorelm.rows import Rows
+from gorelm.selection import Fold
 from gorelm.solver import System, solve
 from oracles import steep_outputs
 
@@ -229,6 +233,38 @@ def test_claims_without_ridge_are_proven_by_the_multipliers_left_with(monkeypatc
     bound, _ = problem.dual_values(*sums, np.einsum("npm,npm->p", Y, Y))
     assert found.status == ["converged"] * 2
     assert (1 - bound / found.objective <= 1.1 * np.array(found.dual_gap) + 1e-4).all()
+
+
+# -- threads -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scoring", ["mean_norm", "median_norm"])
+def test_threads_do_not_show_in_a_selection(monkeypatch, scoring):
+    monkeypatch.setattr(quick, "WORTHWHILE", 100_000)
+    data = make_multitarget(900, 6, 3, outlier_ratio=0.2, random_state=0)
+    model = GORELMRegressorCV(
+        n_hidden=300, l1_ratios=[0.0, 0.5], n_lams=7, cv=2, scoring=scoring, random_state=0
+    )
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, "blas"):
+            model.fit(data.X, data.T)
+            table = model.cv_results_
+            found.append([table[f"split{k}_test_score"] for k in range(2)])
+    np.testing.assert_allclose(*found, rtol=1e-10)
+
+
+def test_threads_do_not_show_in_a_screening(monkeypatch):
+    monkeypatch.setattr(quick, "WORTHWHILE", 100_000)
+    data = make_multitarget(900, 6, 3, outlier_ratio=0.2, random_state=0)
+    rows = candidates.Rows(data.X, data.T, np.ones(900), 300, 0)
+    fold = Fold(np.arange(600), np.arange(600, 900))
+    layer, kept = candidates.SCREEN_LAYERS[1], np.ones(900, dtype=bool)
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, "blas"):
+            found.append(rows.out_of_fold(layer, slice(None), "l21", kept, fold))
+    np.testing.assert_allclose(*found, rtol=1e-10)
 
 
 # -- answers without emptied nodes --------------------------------------------------------------

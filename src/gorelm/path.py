@@ -94,8 +94,9 @@ def gorelm_path(
     tol, max_iter
         Relative duality gap at which each problem stops, and its most iterations (with half as many
         again on few nodes before). For gaps of 1e-3 or more, steps on a large tall H are taken in
-        float32 and proven in float64: results with another number of threads or another
-        `memory_budget` then agree within their gaps only.
+        float32 and proven in float64: results with another number of threads of BLAS or another
+        `memory_budget` then agree within their gaps only. (The CV estimators hold BLAS to one
+        thread for such paths: what they find does not depend on threads.)
     memory_budget : float, default=2**30
         Bytes that the state of a batch may take beyond H, T and the result; the grid is split to
         stay below.

@@ -7,16 +7,18 @@ ends is summed over the rows in float64.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
 from gorelm.targets import farthest, typical_norm, within
 
-__all__ = ["QuickRows", "short_enough"]
+__all__ = ["QuickRows", "reproducible", "short_enough"]
 
 # Elements of H below which there is little to save.
 WORTHWHILE = 1_000_000
@@ -37,6 +39,15 @@ def short_enough(H: Array, T: Array, like: Problem, omega: Array | None) -> bool
     if not all(1 / LARGEST <= size <= LARGEST for size in sizes):
         return False
     return within(T, like, omega, farthest(np.float32) * typical) is T
+
+
+def reproducible(n_rows: int, n_hidden: int) -> AbstractContextManager[Any]:
+    """Hold BLAS to one thread where H may be large enough for steps in float32.
+
+    Another number of threads rounds otherwise, which shows in their results. H itself, too, is to
+    be made within.
+    """
+    return threadpool_limits(1, "blas") if n_rows * n_hidden >= WORTHWHILE else nullcontext()
 
 
 class QuickRows(Rows):

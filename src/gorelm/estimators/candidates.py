@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from gorelm.hidden import HiddenLayer
 from gorelm.path import solve_path
 from gorelm.problem import LossName, Problem
 from gorelm.prox import Array
+from gorelm.quick import reproducible
 from gorelm.selection import Fold, track
 from gorelm.solver import System
 
@@ -142,12 +144,14 @@ class Rows:
             raise ValueError(
                 "a target is unknown in all training rows of a fold; use other or fewer folds"
             )
-        hidden, H, omega = self.draw(layer, train)
-        T = np.nan_to_num(self.T[train])
-        observed = ~np.isnan(self.T[train])
-        if omega is not None:
-            T = T * omega[:, None]
-        coefs = self._path(lams, loss, H, T, omega, observed)
+        n_nodes = self.n_hidden + self.X.shape[1]
+        with nullcontext() if loss == "squared" else reproducible(len(train), n_nodes):
+            hidden, H, omega = self.draw(layer, train)
+            T = np.nan_to_num(self.T[train])
+            observed = ~np.isnan(self.T[train])
+            if omega is not None:
+                T = T * omega[:, None]
+            coefs = self._path(lams, loss, H, T, omega, observed)
         outputs = hidden.transform(self.X[fold.test]) @ coefs.reshape(len(coefs), -1)
         return np.asarray(outputs.reshape(len(fold.test), *coefs.shape[1:]))
 

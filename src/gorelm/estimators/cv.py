@@ -26,6 +26,7 @@ from gorelm.estimators.design import Mask, require_targets
 from gorelm.path import checked_grid, default_lams, solve_path
 from gorelm.problem import Problem
 from gorelm.prox import Array
+from gorelm.quick import reproducible
 from gorelm.scaling import Scaling
 from gorelm.selection import (
     Fold,
@@ -63,6 +64,10 @@ class Grid:
 
     def coefs(self, model: IterativeELM, X: Any, T: Array, w: Array) -> Array:
         """Fit every point for the layer of `model`, which draws it; returns (L, points, m)."""
+        with reproducible(len(T), model.n_hidden + X.shape[1]):
+            return self._coefs(model, X, T, w)
+
+    def _coefs(self, model: IterativeELM, X: Any, T: Array, w: Array) -> Array:
         H, rows = model._drawn(X, T, w)
         system = System(H, rows.T, self.like, rows.omega, rows.observed, tol=model.tol)
         paths = [
@@ -240,9 +245,10 @@ class SearchingELM(SizedELM):
         ratios = checked_grid("l1_ratios", l1_ratios, largest=1.0)
         if lams is None:
             model = self._model(layer, seed)
-            H, rows = model._drawn(X, T, w)
-            system = System(H, rows.T, like, rows.omega, rows.observed)
-            lams = default_lams(system, like, ratios, self.n_lams, self.eps)
+            with reproducible(len(T), model.n_hidden + X.shape[1]):
+                H, rows = model._drawn(X, T, w)
+                system = System(H, rows.T, like, rows.omega, rows.observed)
+                lams = default_lams(system, like, ratios, self.n_lams, self.eps)
         return Grid(like, checked_grid("lams", lams)[::-1], ratios, checked_grid("deltas", deltas))
 
     def _judge_all(

@@ -125,6 +125,13 @@ def test_float32_rows_solve_as_their_float64_copy(way):
     np.testing.assert_allclose(X, reference(H, shifts, R), rtol=1e-7, atol=1e-8)
 
 
+def test_nothing_is_solved_without_a_nan():
+    # as for constant inputs, which scaling has made 0, at the smallest penalty there is
+    R = np.zeros((3, 2, 1))
+    X = EighFactor(np.zeros((3, 3))).solve(np.array([5e-324, 1.0]), R)
+    np.testing.assert_array_equal(X, R)
+
+
 @pytest.mark.parametrize("kind", [CholeskyFactor, EighFactor])
 @pytest.mark.parametrize("shift", [1e-300, 1e-20, 1e-15])
 def test_rank_deficient_with_a_shift_below_rounding(kind, shift):

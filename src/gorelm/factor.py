@@ -296,8 +296,8 @@ class EighFactor:
     def __init__(self, G: Array) -> None:
         values, self._vectors = linalg.eigh(G, lower=True, driver="evd", check_finite=False)
         # Eigenvalues below the rounding of the largest are noise, and may be negative.
-        floor = len(G) * np.finfo(float).eps * max(float(values[-1]), np.finfo(float).tiny)
-        self._values = np.maximum(values, floor)
+        floor = len(G) * np.finfo(float).eps * float(values[-1])
+        self._values = np.maximum(values, max(floor, np.finfo(float).tiny))
 
     def prepare(self, shifts: Array) -> None:
         """Do nothing: one decomposition serves every shift."""

@@ -7,8 +7,9 @@ import pytest
 
 from gorelm import admm
 from gorelm.admm import ADAPTIVE
+from gorelm.directions import DIRECTIONS, Directions
 from gorelm.factor import EighFactor, gram
-from gorelm.polish import DIRECTIONS, Polish
+from gorelm.polish import Polish
 from gorelm.problem import Problem
 from gorelm.rows import Rows
 from gorelm.solver import solve
@@ -51,7 +52,7 @@ def test_polished_multipliers_stay_in_the_ball(iterate, loss, weighted):
     omega = np.random.default_rng(1).uniform(0.3, 2, 600) if weighted else None
     problem = Problem(loss, 0.7, 0.01, 0.02)
     rows, factor, s = iterate(problem, omega)
-    Y = Polish(rows, factor).multipliers(s, np.array([0]))
+    Y = Polish(rows, Directions.of(factor, rows.H)).multipliers(s, np.array([0]))
     assert problem.dual_reach(Y, omega)[0] <= 1 + 1e-12
 
 
@@ -59,7 +60,7 @@ def test_polished_multipliers_stay_in_the_ball(iterate, loss, weighted):
 def test_leading_directions_are_set_right(data, iterate, loss):
     H, _ = data
     rows, factor, s = iterate(Problem(loss, 1.0, 0.0, 1e-3))
-    polish, which = Polish(rows, factor), np.array([0])
+    polish, which = Polish(rows, Directions.of(factor, rows.H)), np.array([0])
     vectors, _ = factor.leading(DIRECTIONS)
 
     def distance(Y):
@@ -71,7 +72,7 @@ def test_leading_directions_are_set_right(data, iterate, loss):
 
 def test_guess_is_near_the_sum(data, iterate):
     rows, factor, s = iterate(Problem("l21", 1.0, 0.0, 1e-3))
-    polish, which = Polish(rows, factor), np.array([0])
+    polish, which = Polish(rows, Directions.of(factor, rows.H)), np.array([0])
     guess = polish.guess(s, which)
     summed = polish.summed(guess, np.array([True]))
     np.testing.assert_allclose(summed.HtY[:, 0], data[0].T @ guess.Y[:, 0], atol=1e-9)

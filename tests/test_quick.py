@@ -9,10 +9,11 @@ from threadpoolctl import threadpool_limits
 from gorelm import GORELMRegressorCV, admm, quick
 from gorelm.admm import ADAPTIVE
 from gorelm.datasets import make_multitarget
+from gorelm.directions import DIRECTIONS, Directions
 from gorelm.estimators import candidates
 from gorelm.factor import EighFactor, gram
 from gorelm.path import gorelm_path
-from gorelm.polish import DIRECTIONS, SPARE, Polish
+from gorelm.polish import SPARE, Polish
 from gorelm.problem import Problem
 from gorelm.quick import QuickRows, short_enough
 from gorelm.rows import Rows
@@ -278,7 +279,7 @@ def test_the_rest_says_what_emptied_nodes_said(data, grouped):
     B = rng.normal(size=(200, 3, 3))
     full = rng.random((200, 3, 1 if grouped else 3)) < [[0.7], [0.3], [1.0]]
     B = np.where(full, B, 0.01 * rng.random(B.shape))
-    polish = Polish(rows, factor)
+    polish = Polish(rows, Directions.of(factor, rows.H))
     answer = polish.without(B, full)
     assert not (answer * ~full).any()
     np.testing.assert_array_equal(answer[:, 2], B[:, 2])
@@ -297,7 +298,7 @@ def test_it_says_it_in_fewer_iterations(data, monkeypatch):
 
 
 def test_no_node_left_to_say_it(data):
-    polish = Polish(Rows(*data), EighFactor(gram(data[0])))
+    polish = Polish(Rows(*data), Directions.of(EighFactor(gram(data[0])), data[0]))
     B = np.ones((200, 1, 3))
     assert not polish.without(B, np.zeros((200, 1, 1), dtype=bool)).any()
     one = np.arange(200)[:, None, None] == 3

@@ -39,6 +39,7 @@ from gorelm.certificate import (
     residuals_small,
     verify,
 )
+from gorelm.directions import Directions
 from gorelm.factor import Factor
 from gorelm.iterate import Iterate, Live, Mask, Mixture, Record, Solution, State
 from gorelm.penalties import FROM_SCRATCH, RESUMED, adapt_penalties
@@ -77,6 +78,7 @@ def solve(
     keep_state: bool = False,
     live: Live | None = None,
     keep_live: bool = False,
+    directions: Directions | None = None,
 ) -> Solution:
     """Minimise `problem` over the weights of the rows' hidden outputs.
 
@@ -102,8 +104,10 @@ def solve(
         Go on with a run of one problem that ended with the first of these nodes.
     keep_live : bool, default=False
         Return the run itself with the solution, to go on with.
+    directions : Directions, optional
+        The leading ones of H, where the factor does not know them.
     """
-    run = _Run(rows, factor, settings, direct, callback)
+    run = _Run(rows, factor, settings, direct, callback, directions)
     return run.solve(problem, start, live, keep_state=keep_state, keep_live=keep_live)
 
 
@@ -115,9 +119,10 @@ class _Run:
         settings: Settings,
         direct: bool,
         callback: Callable[[Record], Any] | None,
+        directions: Directions | None,
     ) -> None:
         self.rows, self.factor, self.settings, self.direct = rows, factor, settings, direct
-        self.callback = callback
+        self.callback, self.directions = callback, directions
         self.HtT = rows.HtT[:, None]
         (self._HtT,) = rows.put([self.HtT])
         self._problem: Any = None  # where the rows are, and
@@ -138,7 +143,7 @@ class _Run:
     ) -> Solution:
         settings, n_problems = self.settings, problem.n_problems
         if self.large and settings.stop == "gap":
-            self.polish = Polish.where_it_pays(self.rows, self.factor, problem)
+            self.polish = Polish.where_it_pays(self.rows, self.factor, problem, self.directions)
         moves: Moves | None = None
         if live is not None:
             state, moves = self._go_on(problem, live)
@@ -301,7 +306,9 @@ class _Run:
             scale=np.ones(1),
             mixture=Mixture.empty(new["B"]),
             polished=np.zeros(1, dtype=bool),
+            objective=np.full(1, np.nan),
             correction=None,
+            answer_is_Z=s.answer_is_Z and self.polish is None,
         )
         if s.sigma is not None and self.settings.rho is None:
             slopes = problem.penalty_slopes(s.Z, -s.rho[:, None] * s.HtU)

@@ -17,11 +17,11 @@ without it tells when to sum up H'Y for a proof.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gorelm.directions import Directions
 from gorelm.factor import EighFactor, Factor
 from gorelm.iterate import Iterate, Mask
 from gorelm.problem import Problem
@@ -30,8 +30,7 @@ from gorelm.rows import Rows
 
 __all__ = ["Polish", "Polished"]
 
-# Directions to set right, and how often: 16 to 100 and 2 to 6 took as many iterations on rf1.
-DIRECTIONS = 32
+# How often to set them right: 2 to 6 took as many iterations on rf1.
 ROUNDS = 3
 _BLOCK_ROWS = 1024
 # Of a direction's square, the share that full nodes must have to take something over.
@@ -54,22 +53,27 @@ class Polish:
     ----------
     rows : Rows
         Owner of H, T and the multipliers, in memory.
-    factor : EighFactor
-        Knows the directions.
+    directions : Directions
+        Those to set right.
     """
 
-    def __init__(self, rows: Rows, factor: EighFactor) -> None:
-        self._rows, self._factor = rows, factor
+    def __init__(self, rows: Rows, directions: Directions) -> None:
+        self._rows, self._directions = rows, directions
         self._last: tuple[Array, Mask, Array] | None = None  # the last guess: B, which, Y
 
     @classmethod
-    def where_it_pays(cls, rows: Rows, factor: Factor, problem: Problem) -> Polish | None:
+    def where_it_pays(
+        cls, rows: Rows, factor: Factor, problem: Problem, directions: Directions | None = None
+    ) -> Polish | None:
         """Return one where multipliers are at hand and in a ball, and directions are known.
 
         A single fit does not know them, and to find them costs as much as it saves.
         """
-        usable = rows.in_memory and rows.complete and problem.loss != "squared"
-        return cls(rows, factor) if usable and isinstance(factor, EighFactor) else None
+        if not (rows.in_memory and rows.complete and problem.loss != "squared"):
+            return None
+        if directions is None and isinstance(factor, EighFactor):
+            directions = Directions.of(factor, rows.H)
+        return None if directions is None else cls(rows, directions)
 
     def multipliers(self, s: Iterate, which: Mask) -> Array:
         """Return polished multipliers (N, ., m) of the problems `which` (indices)."""
@@ -81,7 +85,7 @@ class Polish:
 
     def guess(self, s: Iterate, which: Mask) -> Polished:
         """Polish the multipliers of the problems `which` (indices) and guess their H'Y."""
-        vectors = self._basis[0]
+        vectors = self._directions.vectors
         Y, QtY = self._polished(s, which)
         self._last = s.B, which, Y
         HtU = s.rho[which, None] * s.HtU[:, which]
@@ -103,7 +107,7 @@ class Polish:
         nodes add up there. With rows :math:`W_e` of the emptied and :math:`W_f` of the others,
         these get :math:`W_f (W_f'W_f + \varepsilon I)^{-1} W_e'B_e` more.
         """
-        vectors = self._factor.leading(min(DIRECTIONS, *self._rows.H.shape))[0]
+        vectors = self._directions.vectors
         kept: Array = B * full
         lost = vectors.T @ (B - kept).reshape(len(B), -1)
         lost = lost.reshape(len(lost), *B.shape[1:])
@@ -115,16 +119,10 @@ class Polish:
             kept[:, p, targets] += some @ np.linalg.solve(inner, lost[:, p, targets])
         return kept
 
-    @cached_property
-    def _basis(self) -> tuple[Array, Array, Array]:
-        """Return W, the eigenvalues, and Q."""
-        vectors, values = self._factor.leading(min(DIRECTIONS, *self._rows.H.shape))
-        Q = self._rows.H @ vectors.astype(self._rows.H.dtype, copy=False)
-        return vectors, values, Q.astype(self._rows.dtype, copy=False)
-
     def _polished(self, s: Iterate, which: Mask) -> tuple[Array, Array]:
         """Return Y (N, ., m) and Q'Y, whose problems and targets are one axis."""
-        vectors, values, Q = self._basis
+        vectors, values = self._directions.vectors, self._directions.values
+        Q = self._directions.outputs.astype(self._rows.dtype, copy=False)
         problem = s.problem.select(which)
         slopes = s.problem.l2[which, None] * s.B[:, which]
         if s.sigma is not None:

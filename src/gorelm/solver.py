@@ -28,6 +28,7 @@ from scipy import linalg
 
 from gorelm import admm
 from gorelm.admm import ADAPTIVE, Record, Settings, Solution, State
+from gorelm.directions import Directions
 from gorelm.factor import (
     CholeskyFactor,
     EighFactor,
@@ -161,6 +162,7 @@ class System:
         self._exact = tol < 1e-3
         self._hurries = False
         self._live: Live | None = None
+        self._directions: Directions | None = None
 
     def _use(self, H: Array, spare: Array | None = None) -> None:
         if H.shape[0] < H.shape[1]:  # small, and its null space magnifies float32's rounding
@@ -219,7 +221,14 @@ class System:
         lost: Literal["ignore"] | None = "ignore" if self._inverse else None
         with np.errstate(over=lost, invalid=lost):
             solution = admm.solve(
-                self._rows(way), way.factor, problem, settings, callback, live=live, keep_live=True
+                self._rows(way),
+                way.factor,
+                problem,
+                settings,
+                callback,
+                live=live,
+                keep_live=True,
+                directions=self._directions_for(way, settings),
             )
         if way.space is not None:
             solution = _expanded(solution, way.space)
@@ -227,6 +236,15 @@ class System:
                 solution.live = solution.live.without_nodes(solution.coef)
         self._live, solution.live = solution.live, None
         return solution
+
+    def _directions_for(self, way: _Way, settings: Settings) -> Directions | None:
+        """Return the leading directions of H, which follow it as it grows, where they help."""
+        adaptive = settings.rho is None and way.space is None and self._observed is None
+        if not adaptive or self.H.size < admm.LARGE:
+            self._directions = None
+        elif self._directions is None:
+            self._directions = Directions.find(self.H, way.factor)
+        return self._directions
 
     def extend(self, dH: Array) -> None:
         """Add nodes with outputs `dH` (N, d), times omega, to H and to its decompositions."""
@@ -236,11 +254,12 @@ class System:
         kept = vars(self)  # where cached_property puts what has been made
         kept.pop("_gram", None)
         kept.pop("_short", None)
+        corner = gram(dH)
         if "_factor" in kept:
             factor = self._factor
             tall = self._inverse or n_rows >= n_nodes
             if tall and isinstance(factor, CholeskyFactor | ExplicitInverse):
-                factor.extend(product(self.H, dH), gram(dH))
+                factor.extend(product(self.H, dH), corner)
             else:
                 del kept["_factor"]
         if "_HtT" in kept:
@@ -252,6 +271,8 @@ class System:
             spare = self._spare
         spare[:, n_old:n_nodes] = dH
         self._use(spare[:, :n_nodes], spare)
+        if self._directions is not None:
+            self._directions.extend(self.H, dH, corner)
         if "_wide_factor" in kept:
             self._wide_factor.widen(self.H, n_new)
         if "_space" in kept:
@@ -263,7 +284,7 @@ class System:
 
     def keep(self, nodes: Indices) -> None:
         """Keep some nodes, by their increasing indices. What is left out must have weights of 0."""
-        self._hurries = False
+        self._hurries, self._directions = False, None
         kept = vars(self)
         self._use(np.ascontiguousarray(self.H[:, nodes]))
         if "_factor" in kept:
@@ -286,6 +307,7 @@ class System:
             vars(part).pop(name, None)
         part._use(np.take(self._short if self._hurries else self.H, nodes, axis=1))
         part._kind, part._live, part._hurries = CholeskyFactor, None, False
+        part._directions = None
         if "_gram" in vars(self):
             part._gram = np.asfortranarray(self._gram[np.ix_(nodes, nodes)])
         if "_HtT" in vars(self):

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from scipy import linalg
 
-from gorelm.factor import EighFactor, Factor, product
+from gorelm.factor import EighFactor, Factor, gram, product
 from gorelm.prox import Array
 
 __all__ = ["DIRECTIONS", "Directions"]
@@ -59,13 +59,13 @@ class Directions:
         found.outputs = Q @ mix.astype(H.dtype, copy=False)
         return found
 
-    def extend(self, H: Array, dH: Array, corner: Array) -> None:
+    def extend(self, H: Array, dH: Array, corner: Array | None = None) -> None:
         """Turn towards the new nodes dH (N, d) of H, within what these and W span.
 
-        `corner` is dH'dH (lower triangle).
+        `corner` is dH'dH (lower triangle), where it is known.
         """
         Q, k = self.outputs, len(self.values)
-        cross = product(dH, Q)
+        cross, corner = product(dH, Q), gram(dH) if corner is None else corner
         both = np.block([[np.diag(self.values), cross.T], [cross, corner]])
         count, size = min(DIRECTIONS, *H.shape), len(both)
         values, mix = linalg.eigh(both, subset_by_index=[size - count, size - 1])

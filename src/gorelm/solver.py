@@ -254,14 +254,13 @@ class System:
         kept = vars(self)  # where cached_property puts what has been made
         kept.pop("_gram", None)
         kept.pop("_short", None)
-        corner = gram(dH)
-        if "_factor" in kept:
-            factor = self._factor
-            tall = self._inverse or n_rows >= n_nodes
-            if tall and isinstance(factor, CholeskyFactor | ExplicitInverse):
-                factor.extend(product(self.H, dH), corner)
-            else:
-                del kept["_factor"]
+        factor = kept.pop("_factor", None)
+        tall = self._inverse or n_rows >= n_nodes
+        bordered = tall and isinstance(factor, CholeskyFactor | ExplicitInverse)
+        corner = gram(dH) if bordered else None
+        if bordered:
+            factor.extend(product(self.H, dH), corner)
+            self._factor = factor
         if "_HtT" in kept:
             self._HtT = np.concatenate([self._HtT, product(dH, self._T)])
         if self._spare is None or self._spare.shape[1] < n_nodes:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gorelm.admm import ADAPTIVE, PAPER
-from gorelm.directions import DIRECTIONS, Directions
+from gorelm.directions import DIRECTIONS, MANY_NEW, Directions
 from gorelm.factor import CholeskyFactor, EighFactor, WideFactor, gram
 from gorelm.polish import Polish
 from gorelm.problem import Problem
@@ -138,3 +138,30 @@ def test_directions_are_kept_where_they_help(data):
     wide = wide + 1e-3 * np.random.default_rng(0).normal(size=wide.shape)
     assert grown(wide, T, problem, [500, 700])[0]._directions is None  # other coordinates
     holds(grown(wide, T, sparse, [500, 700])[0]._directions, wide[:, :700])
+
+
+def test_many_new_nodes_at_once(data):
+    H, T = data
+    wide = np.hstack([H, H**2, H**3])  # 600 x 600
+    problem = Problem("l21", 1.0, 0.0, 0.01)
+    first = np.ascontiguousarray(wide[:, :200])
+    system = System(first, T, problem)
+    system.go_on(problem)
+    system.extend(np.ascontiguousarray(wide[:, 200 : 200 + MANY_NEW]))
+    holds(system._directions, wide[:, : 200 + MANY_NEW])
+    system = System(first, T, problem)
+    system.go_on(problem)
+    system.extend(np.ascontiguousarray(wide[:, 200 : 201 + MANY_NEW]))
+    assert system._directions is None  # to be found anew
+    assert system.go_on(problem).status == ["converged"]
+    holds(system._directions, wide[:, : 201 + MANY_NEW])
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.05])
+def test_a_run_that_has_ended_is_at_its_end(data, l1):
+    H, T = data
+    problem = Problem("l21", 1.0, l1, 0.01)
+    system, (*_, last) = grown(H, T, problem, [180, 200])
+    again = system.go_on(problem)
+    assert again.n_iter == [0]
+    np.testing.assert_array_equal(again.coef, last.coef)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from gorelm import GORELMRegressorCV, admm, quick
 from gorelm.admm import ADAPTIVE
@@ -19,6 +19,7 @@ from gorelm.quick import QuickRows, short_enough
 from gorelm.rows import Rows
 from gorelm.selection import Fold
 from gorelm.solver import System, solve
+from gorelm.threads import one_blas_thread
 from oracles import steep_outputs
 
 RATIOS = [0.0, 0.5, 1.0]
@@ -266,6 +267,41 @@ def test_threads_do_not_show_in_a_screening(monkeypatch):
         with threadpool_limits(threads, "blas"):
             found.append(rows.out_of_fold(layer, slice(None), "l21", kept, fold))
     np.testing.assert_allclose(*found, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("loss", "tol", "shape", "n_hidden", "held"),
+    [
+        ("l21", 1e-3, (2000, 10), 500, True),
+        ("l1", 1e-2, (2000, 10), 490, True),
+        ("squared", 1e-3, (2000, 10), 500, False),
+        ("l21", 1e-4, (2000, 10), 500, False),
+        ("l21", 1e-3, (2000, 10), 400, False),
+        ("l21", 1e-3, (900, 10), 5000, False),
+    ],
+)
+def test_blas_is_held_where_steps_may_be_short(monkeypatch, loss, tol, shape, n_hidden, held):
+    monkeypatch.setattr(quick, "WORTHWHILE", 1_000_000)
+    with threadpool_limits(2, "blas"), quick.reproducible(loss, tol, shape, n_hidden):
+        assert blas_threads() == (1 if held else 2)
+
+
+def blas_threads():
+    return max(lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas")
+
+
+def test_blas_has_its_threads_back_when_the_last_has_left():
+    first, second = one_blas_thread(), one_blas_thread()
+    with threadpool_limits(2, "blas"):
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)  # as threads do, in any order
+        assert blas_threads() == 1
+        second.__exit__(None, None, None)
+        assert blas_threads() == 2
+        with pytest.raises(KeyError), one_blas_thread():
+            raise KeyError
+        assert blas_threads() == 2
 
 
 # -- answers without emptied nodes --------------------------------------------------------------

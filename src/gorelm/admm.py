@@ -306,7 +306,7 @@ class _Run:
             scale=np.ones(1),
             mixture=Mixture.empty(new["B"]),
             polished=np.zeros(1, dtype=bool),
-            objective=np.full(1, np.nan),
+            objective=s.objective if known == n_hidden else np.full(1, np.nan),
             correction=None,
             answer_is_Z=s.answer_is_Z and self.polish is None,
         )

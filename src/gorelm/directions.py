@@ -10,10 +10,12 @@ from scipy import linalg
 from gorelm.factor import EighFactor, Factor, gram, product
 from gorelm.prox import Array
 
-__all__ = ["DIRECTIONS", "Directions"]
+__all__ = ["DIRECTIONS", "MANY_NEW", "Directions"]
 
 # How many: 16 to 100 took as many iterations of paths on rf1.
 DIRECTIONS = 32
+# New nodes from which on directions are sooner found anew than turned.
+MANY_NEW = 256
 # Rounds of subspace iteration. The spectrum of hidden outputs falls steeply.
 _ROUNDS = 3
 

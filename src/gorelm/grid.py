@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from gorelm.admm import Record, Settings, Solution, State
 from gorelm.factor import Indices
@@ -25,6 +24,7 @@ from gorelm.iterate import Inside, Mask
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
 from gorelm.solver import System
+from gorelm.threads import one_blas_thread
 
 __all__ = ["Grid"]
 
@@ -280,7 +280,7 @@ class Grid:
         if start is not None and batch.problem.is_sparse and batch.problem.loss != "squared":
             tried: dict[int, Indices] = {}
             while not stopped and (few := self._few_nodes(batch, start, tried)):
-                with threadpool_limits(1, "blas"):  # whose threads would wait for each other
+                with one_blas_thread():  # whose threads would wait for each other
                     for i, nodes in few.items():
                         if not stopped:
                             batch.spent[i] += self._on_few_nodes(batch, i, nodes, start, callback)

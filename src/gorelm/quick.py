@@ -11,17 +11,19 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from gorelm.problem import Problem
+from gorelm.problem import LossName, Problem
 from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
 from gorelm.targets import farthest, typical_norm, within
+from gorelm.threads import one_blas_thread
 
-__all__ = ["QuickRows", "reproducible", "short_enough"]
+__all__ = ["SMALLEST_GAP", "QuickRows", "reproducible", "short_enough"]
 
 # Elements of H below which there is little to save.
 WORTHWHILE = 1_000_000
+# Gaps below which every digit is wanted.
+SMALLEST_GAP = 1e-3
 # Sizes whose squares are well within float32, and those of their reciprocals.
 LARGEST = 1e10
 
@@ -41,13 +43,18 @@ def short_enough(H: Array, T: Array, like: Problem, omega: Array | None) -> bool
     return within(T, like, omega, farthest(np.float32) * typical) is T
 
 
-def reproducible(n_rows: int, n_hidden: int) -> AbstractContextManager[Any]:
-    """Hold BLAS to one thread where H may be large enough for steps in float32.
+def reproducible(
+    loss: LossName, tol: float, shape: tuple[int, int], n_hidden: int
+) -> AbstractContextManager[None]:
+    """Hold BLAS to one thread where a path may take its steps in float32, for X of this `shape`.
 
     Another number of threads rounds otherwise, which shows in their results. H itself, too, is to
     be made within.
     """
-    return threadpool_limits(1, "blas") if n_rows * n_hidden >= WORTHWHILE else nullcontext()
+    n_rows, n_features = shape
+    large = n_rows * (n_hidden + n_features) >= WORTHWHILE and n_rows >= n_hidden
+    may_hurry = large and loss != "squared" and tol >= SMALLEST_GAP
+    return one_blas_thread() if may_hurry else nullcontext()
 
 
 class QuickRows(Rows):

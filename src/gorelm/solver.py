@@ -28,7 +28,7 @@ from scipy import linalg
 
 from gorelm import admm
 from gorelm.admm import ADAPTIVE, Record, Settings, Solution, State
-from gorelm.directions import Directions
+from gorelm.directions import MANY_NEW, Directions
 from gorelm.factor import (
     CholeskyFactor,
     EighFactor,
@@ -43,7 +43,7 @@ from gorelm.factor import (
 from gorelm.iterate import Inside, Live
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
-from gorelm.quick import QuickRows, short_enough
+from gorelm.quick import SMALLEST_GAP, QuickRows, short_enough
 from gorelm.rows import Rows, cut, factor_for
 from gorelm.rowspace import RowSpace
 from gorelm.targets import bring_near, farthest
@@ -159,7 +159,7 @@ class System:
         self._like = like
         self._direct = like.loss == "squared" and observed is None
         self._kind = ExplicitInverse if inverse else factor_for(like)
-        self._exact = tol < 1e-3
+        self._exact = tol < SMALLEST_GAP
         self._hurries = False
         self._live: Live | None = None
         self._directions: Directions | None = None
@@ -270,7 +270,9 @@ class System:
             spare = self._spare
         spare[:, n_old:n_nodes] = dH
         self._use(spare[:, :n_nodes], spare)
-        if self._directions is not None:
+        if n_new > MANY_NEW:
+            self._directions = None
+        elif self._directions is not None:
             self._directions.extend(self.H, dH, corner)
         if "_wide_factor" in kept:
             self._wide_factor.widen(self.H, n_new)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,8 +143,8 @@ class Rows:
             raise ValueError(
                 "a target is unknown in all training rows of a fold; use other or fewer folds"
             )
-        n_nodes = self.n_hidden + self.X.shape[1]
-        with nullcontext() if loss == "squared" else reproducible(len(train), n_nodes):
+        shape = len(train), self.X.shape[1]
+        with reproducible(loss, SCREEN_SETTINGS.tol, shape, self.n_hidden):
             hidden, H, omega = self.draw(layer, train)
             T = np.nan_to_num(self.T[train])
             observed = ~np.isnan(self.T[train])

@@ -64,7 +64,7 @@ class Grid:
 
     def coefs(self, model: IterativeELM, X: Any, T: Array, w: Array) -> Array:
         """Fit every point for the layer of `model`, which draws it; returns (L, points, m)."""
-        with reproducible(len(T), model.n_hidden + X.shape[1]):
+        with reproducible(self.like.loss, model.tol, X.shape, model.n_hidden):
             return self._coefs(model, X, T, w)
 
     def _coefs(self, model: IterativeELM, X: Any, T: Array, w: Array) -> Array:
@@ -245,7 +245,7 @@ class SearchingELM(SizedELM):
         ratios = checked_grid("l1_ratios", l1_ratios, largest=1.0)
         if lams is None:
             model = self._model(layer, seed)
-            with reproducible(len(T), model.n_hidden + X.shape[1]):
+            with reproducible(like.loss, model.tol, X.shape, model.n_hidden):
                 H, rows = model._drawn(X, T, w)
                 system = System(H, rows.T, like, rows.omega, rows.observed)
                 lams = default_lams(system, like, ratios, self.n_lams, self.eps)

@@ -27,7 +27,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
-from threadpoolctl import threadpool_limits
 
 from gorelm.diagnostics import outlier_threshold, split_in_two
 from gorelm.estimators.base import all_or_nothing, parameters
@@ -45,6 +44,7 @@ from gorelm.estimators.design import Mask, require_targets, row_norms, validate_
 from gorelm.prox import Array
 from gorelm.scaling import Scaling
 from gorelm.selection import Fold, folds_of
+from gorelm.threads import one_blas_thread
 
 __all__ = ["RobustELMRegressor"]
 
@@ -434,4 +434,4 @@ def _few_threads(X: Any) -> AbstractContextManager[Any]:
         few = _num_samples(X) <= FEW_ROWS
     except TypeError:  # which the validation will explain
         few = False
-    return threadpool_limits(1, "blas") if few else nullcontext()
+    return one_blas_thread() if few else nullcontext()

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from scipy import linalg
 
-from gorelm.factor import EighFactor, Factor, gram, product
+from gorelm.factor import EighFactor, Factor, above_rounding, gram, product
 from gorelm.prox import Array
 
 __all__ = ["DIRECTIONS", "MANY_NEW", "Directions"]
@@ -38,7 +38,7 @@ class Directions:
 
     @cached_property
     def outputs(self) -> Array:
-        """Q, of H's precision."""
+        """Q."""
         return np.asarray(self._H @ self.vectors.astype(self._H.dtype, copy=False))
 
     @classmethod
@@ -57,7 +57,7 @@ class Directions:
             W = linalg.qr(GW, mode="economic", check_finite=False)[0]
         Q = H @ W.astype(H.dtype, copy=False)
         values, mix = linalg.eigh(product(Q, Q))
-        found = cls(H, W @ mix, _sizes(values))
+        found = cls(H, W @ mix, above_rounding(values))
         found.outputs = Q @ mix.astype(H.dtype, copy=False)
         return found
 
@@ -71,13 +71,7 @@ class Directions:
         both = np.block([[np.diag(self.values), cross.T], [cross, corner]])
         count, size = min(DIRECTIONS, *H.shape), len(both)
         values, mix = linalg.eigh(both, subset_by_index=[size - count, size - 1])
-        self._H, self.values = H, _sizes(values)
+        self._H, self.values = H, above_rounding(values)
         self.vectors = np.concatenate([self.vectors @ mix[:k], mix[k:]])
         mix = mix.astype(Q.dtype, copy=False)
         self.outputs = Q @ mix[:k] + dH.astype(Q.dtype, copy=False) @ mix[k:]
-
-
-def _sizes(values: Array) -> Array:
-    """Return eigenvalues without those that are rounding alone, and may be negative."""
-    floor = len(values) * np.finfo(float).eps * float(values[-1])
-    return np.maximum(values, max(floor, np.finfo(float).tiny))

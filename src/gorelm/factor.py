@@ -28,6 +28,7 @@ __all__ = [
     "Factor",
     "GramSum",
     "WideFactor",
+    "above_rounding",
     "gram",
     "gram_rows",
     "product",
@@ -284,6 +285,12 @@ class ExplicitInverse:
         self._shift = np.nan
 
 
+def above_rounding(values: Array) -> Array:
+    """Raise eigenvalues, in their order, that are noise beside the largest and may be negative."""
+    floor = len(values) * np.finfo(float).eps * float(values[-1])
+    return np.maximum(values, max(floor, np.finfo(float).tiny))
+
+
 class EighFactor:
     """One eigendecomposition of G for every shift.
 
@@ -295,9 +302,7 @@ class EighFactor:
 
     def __init__(self, G: Array) -> None:
         values, self._vectors = linalg.eigh(G, lower=True, driver="evd", check_finite=False)
-        # Eigenvalues below the rounding of the largest are noise, and may be negative.
-        floor = len(G) * np.finfo(float).eps * float(values[-1])
-        self._values = np.maximum(values, max(floor, np.finfo(float).tiny))
+        self._values = above_rounding(values)
 
     def prepare(self, shifts: Array) -> None:
         """Do nothing: one decomposition serves every shift."""

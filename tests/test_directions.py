@@ -12,7 +12,7 @@ from gorelm.factor import CholeskyFactor, EighFactor, WideFactor, gram
 from gorelm.polish import Polish
 from gorelm.problem import Problem
 from gorelm.rows import Rows
-from gorelm.solver import System
+from gorelm.system import System
 from oracles import steep_outputs
 
 LEADING = 7  # before the steepest fall: a constant and one for each input

@@ -14,7 +14,8 @@ from gorelm.hidden import HiddenLayer
 from gorelm.iterate import Inside, State
 from gorelm.path import gorelm_path, solve_path
 from gorelm.problem import Problem
-from gorelm.solver import System, solve
+from gorelm.solver import solve
+from gorelm.system import System
 from oracles import Case, by_interior_point, draw, scaled
 
 seeds = st.integers(0, 2**32 - 1)

@@ -11,7 +11,7 @@ from gorelm.factor import CholeskyFactor, EighFactor, ExplicitInverse, gram, pro
 from gorelm.growing import GrowingLeastSquares, ResidualFitting
 from gorelm.problem import Problem
 from gorelm.rowspace import RowSpace
-from gorelm.solver import System
+from gorelm.system import System
 from oracles import draw
 
 seeds = st.integers(0, 2**32 - 1)

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import ElasticNet, MultiTaskElasticNet, Ridge
 
-from gorelm import certificate, rows, solver
+from gorelm import certificate, rows, system
 from gorelm.admm import Settings, State
 from gorelm.path import default_lams, gorelm_path
 from gorelm.problem import LOSSES, Problem
-from gorelm.solver import System, solve
+from gorelm.solver import solve
+from gorelm.system import System
 from oracles import Case, by_interior_point, draw, objective, scaled
 
 TALL, WIDE = (40, 15), (15, 40)
@@ -461,13 +462,13 @@ def test_budget_without_limit():
 @losses
 @pytest.mark.parametrize("ratio", [0.0, 0.5])
 def test_wide_rows_never_meet_their_large_gram_matrix(monkeypatch, loss, ratio):
-    gram = solver.gram
+    gram = system.gram
 
     def small_gram(H):
         assert H.shape[1] <= WIDE[0]
         return gram(H)
 
-    monkeypatch.setattr(solver, "gram", small_gram)
+    monkeypatch.setattr(system, "gram", small_gram)
     H, T, _, _ = draw(23, *WIDE, 2)
     assert run(H, T, None, ratio, loss=loss, n_lams=5).converged.all()
 

@@ -18,7 +18,8 @@ from gorelm.problem import Problem
 from gorelm.quick import QuickRows, short_enough
 from gorelm.rows import Rows
 from gorelm.selection import Fold
-from gorelm.solver import System, solve
+from gorelm.solver import solve
+from gorelm.system import System
 from gorelm.threads import one_blas_thread
 from oracles import steep_outputs
 

@@ -23,7 +23,7 @@ from gorelm.factor import Indices
 from gorelm.iterate import Inside, Mask
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
-from gorelm.solver import System
+from gorelm.system import System
 from gorelm.threads import one_blas_thread
 
 __all__ = ["Grid"]

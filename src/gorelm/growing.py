@@ -1,7 +1,7 @@
 r"""Least squares for networks that grow: EM-ELM and I-ELM.
 
 Both take columns of H as they come and keep what the next ones need. (Ridge and robust losses grow
-in `gorelm.solver.System`.)
+in `gorelm.system.System`.)
 """
 
 from __future__ import annotations

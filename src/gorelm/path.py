@@ -19,7 +19,7 @@ from gorelm.admm import ADAPTIVE, Record, Settings
 from gorelm.grid import Grid
 from gorelm.problem import LossName, Problem
 from gorelm.prox import Array
-from gorelm.solver import System
+from gorelm.system import System
 
 __all__ = ["Path", "default_lams", "gorelm_path", "solve_path"]
 

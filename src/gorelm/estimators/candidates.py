@@ -18,7 +18,7 @@ from gorelm.problem import LossName, Problem
 from gorelm.prox import Array
 from gorelm.quick import reproducible
 from gorelm.selection import Fold, track
-from gorelm.solver import System
+from gorelm.system import System
 
 __all__ = [
     "SCREEN_LAYERS",

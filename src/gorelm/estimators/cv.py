@@ -36,7 +36,7 @@ from gorelm.selection import (
     scores_of,
     track,
 )
-from gorelm.solver import System
+from gorelm.system import System
 
 __all__ = [
     "GORELMRegressorCV",

@@ -19,7 +19,7 @@ from gorelm.factor import Indices
 from gorelm.growing import GrowingLeastSquares, ResidualFitting
 from gorelm.problem import Problem
 from gorelm.prox import Array
-from gorelm.solver import System
+from gorelm.system import System
 
 __all__ = ["EMELMRegressor", "IELMRegressor", "IGORELMRegressor", "IRELMRegressor"]
 

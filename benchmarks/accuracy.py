@@ -23,7 +23,7 @@ Each run is appended to the results file as one line of JSON when it is done, an
 there already, so that an interrupted benchmark goes on where it was; a failed run is recorded with
 its reason, never counted, and tried again. Seconds are CPU seconds of the one thread used. Runs
 without contamination have the kind "none" and serve all kinds. A line whose split is "0-8" stands
-for the runs of these splits, with their mean.
+for the runs of these splits, with their errors in turn or with their mean.
 """
 
 from __future__ import annotations
@@ -223,8 +223,11 @@ def read(results: Path) -> dict[tuple, dict[str, float]]:
         if "arrmse" in line:
             cell = line["kind"], line["ratio"], line["set"]
             first, _, last = str(line["split"]).partition("-")
-            for split in range(int(first), int(last or first) + 1):
-                errors[cell, split][line["method"]] = line["arrmse"]
+            splits = range(int(first), int(last or first) + 1)
+            found = line["arrmse"]
+            each = found if isinstance(found, list) else [found] * len(splits)
+            for split, error in zip(splits, each, strict=True):
+                errors[cell, split][line["method"]] = error
     return errors
 
 

@@ -59,7 +59,7 @@ def test_they_follow_a_growing_layer(data, step):
     directions = found(np.ascontiguousarray(H[:, :50]))
     for n in range(50, 200, step):
         dH = np.ascontiguousarray(H[:, n : n + step])
-        directions.extend(H[:, : n + dH.shape[1]], dH)
+        directions.extend(dH)
     holds(directions, H)
     exact = Directions.of(EighFactor(gram(H)), H)
     assert (directions.values <= exact.values * (1 + 1e-9)).all()  # as all of a subspace's are
@@ -71,9 +71,9 @@ def test_few_nodes_grow_to_all_directions():
     H = rng.normal(size=(80, 50))
     directions = found(H[:, :5])
     assert directions.vectors.shape == (5, 5)
-    directions.extend(H[:, :20], H[:, 5:20], gram(H[:, 5:20]))
+    directions.extend(H[:, 5:20], gram(H[:, 5:20]))
     holds(directions, H[:, :20])
-    directions.extend(H, H[:, 20:])
+    directions.extend(H[:, 20:])
     holds(directions, H)
 
 
@@ -82,7 +82,7 @@ def test_nodes_that_say_nothing_new():
     low = rng.normal(size=(90, 4))
     H = low @ rng.normal(size=(4, 60))
     directions = found(H[:, :40])
-    directions.extend(H, H[:, 40:])
+    directions.extend(H[:, 40:])
     assert np.isfinite(directions.vectors).all()
     assert (directions.values > 0).all()
     np.testing.assert_allclose(directions.values[-4:], np.linalg.eigvalsh(H.T @ H)[-4:])

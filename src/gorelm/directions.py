@@ -61,17 +61,17 @@ class Directions:
         found.outputs = Q @ mix.astype(H.dtype, copy=False)
         return found
 
-    def extend(self, H: Array, dH: Array, corner: Array | None = None) -> None:
-        """Turn towards the new nodes dH (N, d) of H, within what these and W span.
+    def extend(self, dH: Array, corner: Array | None = None) -> None:
+        """Turn towards new nodes dH (N, d), within what these and W span.
 
         `corner` is dH'dH (lower triangle), where it is known.
         """
         Q, k = self.outputs, len(self.values)
         cross, corner = product(dH, Q), gram(dH) if corner is None else corner
         both = np.block([[np.diag(self.values), cross.T], [cross, corner]])
-        count, size = min(DIRECTIONS, *H.shape), len(both)
+        count, size = min(DIRECTIONS, len(dH), len(self.vectors) + dH.shape[1]), len(both)
         values, mix = linalg.eigh(both, subset_by_index=[size - count, size - 1])
-        self._H, self.values = H, above_rounding(values)
+        self.values = above_rounding(values)
         self.vectors = np.concatenate([self.vectors @ mix[:k], mix[k:]])
         mix = mix.astype(Q.dtype, copy=False)
         self.outputs = Q @ mix[:k] + dH.astype(Q.dtype, copy=False) @ mix[k:]

@@ -204,7 +204,7 @@ class System:
         if n_new > MANY_NEW:
             self._directions = None
         elif self._directions is not None:
-            self._directions.extend(self.H, dH, corner)
+            self._directions.extend(dH, corner)
         if "_wide_factor" in kept:
             self._wide_factor.widen(self.H, n_new)
         if "_space" in kept:

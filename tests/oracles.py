@@ -102,11 +102,11 @@ def draw(seed, n, n_hidden, m=3, *, weighted=False, missing=False, dtype=float):
     return H, T, weights, observed
 
 
-def steep_outputs():
+def steep_outputs(n_rows=600, n_hidden=200):
     """Outputs of hidden nodes, whose singular values fall as steeply as those of real ones."""
     rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (600, 6))
-    H = 1 / (1 + np.exp(-(X @ rng.normal(size=(6, 200)) + rng.normal(size=200))))
-    T = np.sin(2 * X[:, :3]) + 0.1 * rng.normal(size=(600, 3))
+    X = rng.uniform(-1, 1, (n_rows, 6))
+    H = 1 / (1 + np.exp(-(X @ rng.normal(size=(6, n_hidden)) + rng.normal(size=n_hidden))))
+    T = np.sin(2 * X[:, :3]) + 0.1 * rng.normal(size=(n_rows, 3))
     T[::10] += 5
     return H, T

@@ -20,6 +20,7 @@ from scipy import linalg
 from scipy.linalg import blas
 
 from gorelm.prox import Array
+from gorelm.threads import pieces, spread
 
 __all__ = [
     "CholeskyFactor",
@@ -64,7 +65,12 @@ def product(H: Array, T: Array) -> Array:
     """
     T = np.ascontiguousarray(T)  # whose order in memory would show in the last digit
     if H.dtype == np.float64:
-        return np.asarray((T.T @ H).T)
+        total = np.empty((T.shape[1], H.shape[1]), np.result_type(T, H))
+        for _ in spread(
+            lambda some: np.matmul(T.T, H[:, some], out=total[:, some]), pieces(H.shape[1])
+        ):
+            pass
+        return total.T
     total = np.zeros((T.shape[1], H.shape[1]))
     for start in range(0, len(H), _BLOCK_ROWS):
         rows = slice(start, start + _BLOCK_ROWS)
@@ -321,11 +327,21 @@ class EighFactor:
 
     def _scaled(self, X: Array, scales: Array) -> Array:
         """Multiply X (L, P, m) along each eigenvector."""
-        flat = X.reshape(len(X), -1)
-        rotated = (self._vectors.T @ flat).reshape(X.shape)
-        rotated *= scales[..., None]
-        scaled = (rotated.reshape(flat.shape).T @ self._vectors.T).T  # faster than upright
-        return np.ascontiguousarray(scaled).reshape(X.shape)
+        flat, vectors = X.reshape(len(X), -1), self._vectors
+        rotated, scaled = np.empty(X.shape), np.empty(X.shape)
+        flat_rotated, flat_scaled = rotated.reshape(flat.shape), scaled.reshape(flat.shape)
+
+        def rotate(some: slice) -> None:
+            np.matmul(vectors.T[some], flat, out=flat_rotated[some])
+            rotated[some] *= scales[some, ..., None]
+
+        def rotate_back(some: slice) -> None:
+            flat_scaled[some] = (flat_rotated.T @ vectors[some].T).T  # faster than upright
+
+        for turn in (rotate, rotate_back):
+            for _ in spread(turn, pieces(len(X))):
+                pass
+        return scaled
 
 
 class WideFactor:

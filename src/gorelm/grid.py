@@ -24,7 +24,7 @@ from gorelm.iterate import Inside, Mask
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
 from gorelm.system import System
-from gorelm.threads import one_blas_thread
+from gorelm.threads import alone
 
 __all__ = ["Grid"]
 
@@ -280,7 +280,7 @@ class Grid:
         if start is not None and batch.problem.is_sparse and batch.problem.loss != "squared":
             tried: dict[int, Indices] = {}
             while not stopped and (few := self._few_nodes(batch, start, tried)):
-                with one_blas_thread():  # whose threads would wait for each other
+                with alone():  # threads would wait for each other
                     for i, nodes in few.items():
                         if not stopped:
                             batch.spent[i] += self._on_few_nodes(batch, i, nodes, start, callback)

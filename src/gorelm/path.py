@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from gorelm.admm import ADAPTIVE, Record, Settings
 from gorelm.grid import Grid
 from gorelm.problem import LossName, Problem
 from gorelm.prox import Array
+from gorelm.quick import reproducible
 from gorelm.system import System
 
 __all__ = ["Path", "default_lams", "gorelm_path", "solve_path"]
@@ -94,12 +95,11 @@ def gorelm_path(
     tol, max_iter
         Relative duality gap at which each problem stops, and its most iterations (with half as many
         again on few nodes before). For gaps of 1e-3 or more, steps on a large tall H are taken in
-        float32 and proven in float64: results with another number of threads of BLAS or another
-        `memory_budget` then agree within their gaps only. (The CV estimators hold BLAS to one
-        thread for such paths: what they find does not depend on threads.)
+        float32 and proven in float64. Results do not depend on the number of threads.
     memory_budget : float, default=2**30
         Bytes that the state of a batch may take beyond H, T and the result; the grid is split to
-        stay below.
+        stay below. Where that leaves no room for steps in float32, there are none: results then
+        agree within their gaps with those of a larger budget, and otherwise to rounding.
     callback : callable, optional
         Called with each record of each problem's history (see `GORELMRegressor`), with `lam` and
         `l1_ratio` added, and without a `dual_gap` (NaN) while it runs on few nodes; a true return
@@ -145,11 +145,12 @@ def gorelm_path(
         omega = np.sqrt(weights)
     ratios = checked_grid("l1_ratios", l1_ratios, largest=1.0)
     like = Problem(loss, [tau, tau], 1.0, 1.0, delta, grouped)
-    system = make_system(H, T, like, omega, tol)
-    if lams is None:
-        lams = default_lams(system, like, ratios, n_lams, eps)
     settings = replace(ADAPTIVE, tol=tol, max_iter=max_iter or ADAPTIVE.max_iter)
-    return solve_path(system, like, lams, ratios, settings, memory_budget, callback)
+    with reproducible(loss, tol, H.shape, 0):
+        system = make_system(H, T, like, omega, tol)
+        if lams is None:
+            lams = default_lams(system, like, ratios, n_lams, eps)
+        return solve_path(system, like, lams, ratios, settings, memory_budget, callback)
 
 
 def _array_system(H: Array, T: Array, like: Problem, omega: Array | None, tol: float) -> System:
@@ -192,6 +193,43 @@ def checked_grid(name: str, values: Any, *, largest: float = np.inf) -> Array:
     return grid
 
 
+class _Plan(NamedTuple):
+    """What memory allows."""
+
+    at_once: int  # problems in a batch
+    kept: int  # lines of the grid whose states are kept
+    room: float  # bytes for a copy of some columns of H
+    need: float  # bytes, all in all
+
+
+def _plan(system: System, shape: tuple[int, int], budget: float) -> _Plan:
+    """Cut the grid to the budget.
+
+    float32 rounds in a batch of another size otherwise, and it shows. So such steps are taken by
+    one plan, whatever the budget, or not at all.
+    """
+    n_rows, n_hidden, n_targets = (*system.H.shape, system.T.shape[1])
+    n_lines, n_lams = shape
+    # A state is kept once, and in several copies while neighbours are mixed and the batch runs.
+    row, node = n_targets * system.H.itemsize * n_rows, n_targets * 8 * n_hidden
+    problem, line = 6 * row + 14 * node, 2 * (row + node) * n_lams
+
+    def plan(spare: float) -> _Plan:
+        share = spare / 2
+        at_once = max(1, int(share // problem))
+        kept = int(share // line) if system.keeps_states else 0
+        need = min(at_once, n_lams) * problem + min(kept, n_lines) * line
+        return _Plan(at_once, kept, share, need)
+
+    budget = min(budget, 2.0**60)
+    if system.keeps_states and (copy := system.hurry()):
+        always = plan(max(MEMORY_BUDGET, 4 * copy) - copy)
+        if always.need + copy <= budget:
+            return always
+        system.dawdle()
+    return plan(budget)
+
+
 def solve_path(
     system: System,
     like: Problem,
@@ -205,7 +243,7 @@ def solve_path(
     lams = checked_grid("lams", lams)[::-1]
     if lams[-1] == 0:
         raise ValueError("lams must be positive: without a penalty the solution is not unique")
-    n_rows, n_hidden, n_targets = (*system.H.shape, system.T.shape[1])
+    n_hidden, n_targets = system.H.shape[1], system.T.shape[1]
     shape = (len(l1_ratios), len(lams))
     path = Path(
         lams,
@@ -216,16 +254,9 @@ def solve_path(
         np.empty(shape, dtype=int),
         np.empty(shape, dtype=bool),
     )
-    # A state is kept once, and in several copies while neighbours are mixed and the batch runs.
-    row, node = n_targets * system.H.itemsize * n_rows, n_targets * 8 * n_hidden
-    spare = min(memory_budget, 2.0**60)
-    if system.keeps_states:
-        spare -= system.hurry(spare / 4)
-    share = spare / 2
-    at_once = max(1, int(share // (6 * row + 14 * node)))
-    kept = int(share // (2 * (row + node) * len(lams))) if system.keeps_states else 0
-    grid = Grid(system, like, lams, settings, at_once, share, callback)
-    for ratios, problems, solution in grid.solve(l1_ratios, kept):
+    plan = _plan(system, shape, memory_budget)
+    grid = Grid(system, like, lams, settings, plan.at_once, plan.room, callback)
+    for ratios, problems, solution in grid.solve(l1_ratios, plan.kept):
         at = ratios, problems
         path.coefs[at] = solution.coef.transpose(1, 0, 2)
         path.objective[at] = solution.objective

@@ -17,7 +17,7 @@ without it tells when to sum up H'Y for a proof.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,12 +27,12 @@ from gorelm.iterate import Iterate, Mask
 from gorelm.problem import Problem
 from gorelm.prox import Array
 from gorelm.rows import Rows
+from gorelm.threads import spread
 
 __all__ = ["Polish", "Polished"]
 
 # How often to set them right: 2 to 6 took as many iterations on rf1.
 ROUNDS = 3
-_BLOCK_ROWS = 1024
 # Of a direction's square, the share that full nodes must have to take something over.
 SPARE = 1e-3
 
@@ -123,21 +123,24 @@ class Polish:
         """Return Y (N, ., m) and Q'Y, whose problems and targets are one axis."""
         vectors, values = self._directions.vectors, self._directions.values
         Q = self._directions.outputs.astype(self._rows.dtype, copy=False)
-        problem = s.problem.select(which)
         slopes = s.problem.l2[which, None] * s.B[:, which]
         if s.sigma is not None:
             slopes += s.sigma[which, None] * s.V[:, which]
-        target = -(vectors.T @ slopes.reshape(len(slopes), -1))
-        rho = s.rho[which].astype(self._rows.dtype)
-        Y: Array = np.ascontiguousarray(self._rows.U[:, which] * rho[:, None])
-        flat = Y.reshape(len(Y), -1)
-        QtY: Any = Q.T @ flat
-        for _ in range(ROUNDS):
-            correction = ((QtY - target) / values[:, None]).astype(Y.dtype, copy=False)
-            QtY = np.zeros(target.shape)
-            for start in range(0, len(Y), _BLOCK_ROWS):
-                part = slice(start, start + _BLOCK_ROWS)
-                flat[part] -= Q[part] @ correction
-                problem.bring_into_ball(Y[part], self._rows.omega(part))
-                QtY += Q[part].T @ flat[part]
-        return Y, QtY
+        target = -(vectors.T @ slopes.reshape(len(slopes), -1)).reshape(-1, *slopes.shape[1:])
+        Y = np.empty((len(self._rows.U), *slopes.shape[1:]), dtype=self._rows.dtype)
+        QtY = np.empty(target.shape)
+
+        def polish(k: int) -> None:  # a problem at a time: its multipliers stay in cache
+            problem = s.problem.select(which[k : k + 1])
+            y = self._rows.U[:, which[k]] * s.rho[which[k]].astype(Y.dtype)
+            Qty = Q.T @ y
+            for _ in range(ROUNDS):
+                correction = (Qty - target[:, k]) / values[:, None]
+                y -= Q @ correction.astype(y.dtype, copy=False)
+                problem.bring_into_ball(y[:, None], self._rows.omega(slice(None)))
+                Qty = Q.T @ y
+            Y[:, k], QtY[:, k] = y, Qty
+
+        for _ in spread(polish, range(len(which))):
+            pass
+        return Y, QtY.reshape(len(QtY), -1)

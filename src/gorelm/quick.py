@@ -7,16 +7,17 @@ ends is summed over the rows in float64.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from gorelm.problem import LossName, Problem
-from gorelm.prox import Array
-from gorelm.rows import Moves, Rows
+from gorelm.prox import Array, inner, squares
+from gorelm.rows import Moves, Rows, upright
 from gorelm.targets import farthest, typical_norm, within
-from gorelm.threads import one_blas_thread
+from gorelm.threads import own_threads, spread
 
 __all__ = ["SMALLEST_GAP", "QuickRows", "reproducible", "short_enough"]
 
@@ -26,6 +27,9 @@ WORTHWHILE = 1_000_000
 SMALLEST_GAP = 1e-3
 # Sizes whose squares are well within float32, and those of their reciprocals.
 LARGEST = 1e10
+# Rows that threads take at a time.
+BLOCK = 512
+SHARE = 3
 
 
 def short_enough(H: Array, T: Array, like: Problem, omega: Array | None) -> bool:
@@ -46,18 +50,47 @@ def short_enough(H: Array, T: Array, like: Problem, omega: Array | None) -> bool
 def reproducible(
     loss: LossName, tol: float, shape: tuple[int, int], n_hidden: int
 ) -> AbstractContextManager[None]:
-    """Hold BLAS to one thread where a path may take its steps in float32, for X of this `shape`.
+    """Use threads of our own where a path may take its steps in float32, for X of this `shape`.
 
-    Another number of threads rounds otherwise, which shows in their results. H itself, too, is to
-    be made within.
+    With another number of threads BLAS rounds otherwise, which would show in the results. H itself,
+    too, is to be made within.
     """
     n_rows, n_features = shape
     large = n_rows * (n_hidden + n_features) >= WORTHWHILE and n_rows >= n_hidden
     may_hurry = large and loss != "squared" and tol >= SMALLEST_GAP
-    return one_blas_thread() if may_hurry else nullcontext()
+    return own_threads() if may_hurry else nullcontext()
 
 
-class QuickRows(Rows):
+class _Blocked(Rows):
+    """Rows in blocks of one size: where they are cut depends on no batch, and nor do sums."""
+
+    def _blocks(self, n_columns: int) -> Iterator[slice]:
+        del n_columns
+        n_rows = len(self.H)
+        return (slice(start, min(start + BLOCK, n_rows)) for start in range(0, n_rows, BLOCK))
+
+    def _rows_to_sum(self, n_columns: int) -> int:
+        del n_columns
+        return SHARE * BLOCK
+
+    def _sum(
+        self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]
+    ) -> Array:
+        blocks = list(self._blocks(n_columns))
+
+        def sum_of(start: int) -> Array:
+            total = np.zeros((n_columns, shape[0]))
+            for rows in blocks[start : start + SHARE]:
+                total += work(rows, self.H[rows])
+            return total
+
+        total = np.zeros((n_columns, shape[0]))
+        for some in spread(sum_of, range(0, len(blocks), SHARE)):
+            total += some
+        return upright(total, shape)
+
+
+class QuickRows(_Blocked):
     """H and T in float64, E and U in float32.
 
     Parameters
@@ -71,7 +104,7 @@ class QuickRows(Rows):
     def __init__(
         self, H: Array, T: Array, omega: Array | None, HtT: Array | None, short: Array
     ) -> None:
-        self._short: Rows | None = Rows(short, T, omega, HtT=HtT)
+        self._short: Rows | None = _Blocked(short, T, omega, HtT=HtT)
         super().__init__(H, T, omega, HtT=HtT)
 
     @property
@@ -108,8 +141,15 @@ class QuickRows(Rows):
 
     def inner(self) -> tuple[Array, Array]:
         """Return <U, T> and <U, U> of every problem, with all digits."""
-        UT = np.einsum("npm,nm->p", self.U, self.T, dtype=float)
-        return UT, np.einsum("npm,npm->p", self.U, self.U, dtype=float)
+        sums = np.zeros((2, self.U.shape[1]))
+
+        def sum_up(rows: slice) -> list[Array]:
+            U = self.U[rows].astype(float, copy=False)
+            return [inner(U, self.T[rows]), squares(U)]
+
+        for some in spread(sum_up, self._blocks(0)):
+            sums += some
+        return sums[0], sums[1]
 
     def _flat(self, B: Array) -> Array:
         return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.H.dtype)

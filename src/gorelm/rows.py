@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from gorelm.factor import CholeskyFactor, EighFactor, Factor, gram, product
 from gorelm.problem import Problem
-from gorelm.prox import Array
+from gorelm.prox import Array, inner, squares
 from gorelm.targets import NormSummary, within
+from gorelm.threads import spread
 
 __all__ = [
     "Moves",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 Step = TypeVar("Step", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 # Multiplications per block and product. A small block stays in cache between its two products,
 # and OpenBLAS does not repack what takes less than a million: twice as fast as all rows at once
@@ -182,13 +184,19 @@ class Rows:
         n_sums = 2 if HtE is None else 1
         products = np.zeros((n_sums * weights.shape[1], len(B)))
         sums, loss = np.zeros((3, count)), np.zeros((2, count))
-        for rows, h in self._pass(weights.shape[1]):
+
+        def begin(rows: slice, h: Array) -> tuple[Array, list[Array], Array]:
             t, u = self.T[rows], self.U[rows]
             e = (h @ weights).reshape(len(h), *B.shape[1:]) - t[:, None]
-            products += _across(h, np.concatenate([u, e], axis=1) if HtE is None else u)
-            sums += [_squares(e), _squares(u), _inner(u, t)]
-            loss += self._loss(e, problem, cap, rows)
             self.E[rows] = e
+            sizes = [squares(e), squares(u), inner(u, t)]
+            both = np.concatenate([u, e], axis=1) if HtE is None else u
+            return _across(h, both), sizes, self._loss(e, problem, cap, rows)
+
+        for across, sizes, losses in self._pass(begin, weights.shape[1]):
+            products += across
+            sums += sizes
+            loss += losses
         size, UU, UT = sums
         still = np.zeros(count)
         moves = Moves(still, size, still, UU, UT, loss, size, size)
@@ -203,7 +211,7 @@ class Rows:
 
     def inner(self) -> tuple[Array, Array]:
         """Return <U, T> and <U, U> of every problem."""
-        return _inner(self.U, self.T), _squares(self.U)
+        return inner(self.U, self.T), squares(self.U)
 
     def pull(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""
@@ -213,8 +221,8 @@ class Rows:
         """Return H'D (L, P, m), of all nodes or of those whose H is given."""
         n_hidden, n_columns = self.shape[1] if H is None else H.shape[1], D.shape[1] * D.shape[2]
         sums = np.zeros((n_columns, n_hidden))
-        for rows, h in self._pass(n_columns, H):
-            sums += _across(h, D[rows])
+        for across in self._pass(lambda rows, h: _across(h, D[rows]), n_columns, H):
+            sums += across
         return upright(sums, (n_hidden, *D.shape[1:]))
 
     def dual(
@@ -228,8 +236,12 @@ class Rows:
         Y = self.U[:, which] * (scale * rho)[which, None]
         if correction is not None and correction[:, which].any():
             A = self._flat(scale[which, None] * correction[:, which])
-            for rows, h in self._pass(A.shape[1]):
+
+            def correct(rows: slice, h: Array) -> None:
                 Y[rows] -= (h @ A).reshape(-1, *Y.shape[1:])
+
+            for _ in self._pass(correct, A.shape[1]):
+                pass
         return np.asarray(Y, dtype=self.dtype)
 
     def keep(self, which: npt.NDArray[np.bool_]) -> None:
@@ -310,16 +322,19 @@ class Rows:
         """Sum up a step, in larger blocks than those of its products."""
         count = residuals.shape[1]
         sums, loss = np.zeros((7, count)), np.zeros((2, count))
-        size = max(1, _SUM_ELEMENTS // max(1, residuals[:1].size))
-        for start in range(0, len(residuals), size):
+
+        def measured(start: int) -> tuple[list[Array], Array]:
             rows = slice(start, start + size)
             residual, e, u, t = residuals[rows], self.E[rows], self.U[rows], self.T[rows]
             parts = (residual - e, e - before[rows], u, residual + t[:, None], e)
-            for k, part in enumerate(parts):
-                sums[k] += _squares(part)
-            sums[5] += _inner(u, t)
-            sums[6] += problem.capped_squares(residual, self.omega(rows), cap)
-            loss += self._loss(residual, problem, cap, rows)
+            capped = problem.capped_squares(residual, self.omega(rows), cap)
+            both = [*map(squares, parts), inner(u, t), capped]
+            return both, self._loss(residual, problem, cap, rows)
+
+        size = self._rows_to_sum(residuals[:1].size)
+        for some, losses in spread(measured, range(0, len(residuals), size)):
+            sums += some
+            loss += losses
         primal, error_change, UU, hidden, error, UT, size_ = sums
         return Moves(primal, size_, error_change, UU, UT, loss, hidden, error)
 
@@ -331,14 +346,18 @@ class Rows:
         reach, squares : array (P,)
             How many times the radius of the loss's dual ball they reach, and their squared norm.
         """
-        reach, squares = np.zeros(A.shape[1]), np.zeros(A.shape[1])
+        reach, total = np.zeros(A.shape[1]), np.zeros(A.shape[1])
         weights, rho = self._flat(A), rho.astype(self.dtype)[:, None]
-        for rows, h in self._pass(weights.shape[1]):
+
+        def judge(rows: slice, h: Array) -> tuple[Array, Array]:
             Y = rho * self.U[rows][:, which]
             Y -= (h @ weights).reshape(Y.shape)
-            reach = np.maximum(reach, problem.dual_reach(Y, self.omega(rows)))
-            squares += _squares(Y)
-        return reach, squares
+            return problem.dual_reach(Y, self.omega(rows)), squares(Y)
+
+        for reached, size in self._pass(judge, weights.shape[1]):
+            reach = np.maximum(reach, reached)
+            total += size
+        return reach, total
 
     @property
     def complete(self) -> bool:
@@ -348,21 +367,29 @@ class Rows:
     def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
         """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
         total, weights = np.zeros((2, X.shape[1])), self._flat(X)
-        for rows, h in self._pass(weights.shape[1]):
-            outputs = (h @ weights).reshape(-1, *X.shape[1:])
-            total += self._loss(outputs - self.T[rows][:, None], problem, cap, rows)
+
+        def lost(rows: slice, h: Array) -> Array:
+            residual = (h @ weights).reshape(-1, *X.shape[1:]) - self.T[rows][:, None]
+            return self._loss(residual, problem, cap, rows)
+
+        for losses in self._pass(lost, weights.shape[1]):
+            total += losses
         return total
 
     def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
         """Return H'R (L, P, m), <R, T> (P,) and <R, R> (P,) of the residuals R = HX - T."""
         weights = self._flat(X)
         HtR, RT, RR = np.zeros(weights.shape[::-1]), np.zeros(X.shape[1]), np.zeros(X.shape[1])
-        for rows, h in self._pass(weights.shape[1]):
+
+        def summed(rows: slice, h: Array) -> tuple[Array, Array, Array]:
             t = self.T[rows]
             R = (h @ weights).reshape(-1, *X.shape[1:]) - t[:, None]
-            HtR += _across(h, R)
-            RT += _inner(R, t)
-            RR += _squares(R)
+            return _across(h, R), inner(R, t), squares(R)
+
+        for across, along, size in self._pass(summed, weights.shape[1]):
+            HtR += across
+            RT += along
+            RR += size
         return upright(HtR, X.shape), RT, RR
 
     def _loss(self, residual: Array, problem: Problem, cap: Array | None, rows: slice) -> Array:
@@ -378,24 +405,31 @@ class Rows:
             v = v * self._observed[rows][:, None]
         return problem.multipliers(v, rho, self.omega(rows))
 
-    def _pass(self, n_columns: int, H: Array | None = None) -> Iterator[tuple[slice, Array]]:
-        """Go through the rows once, for products with so many columns: where, and H there."""
+    def _pass(
+        self, work: Callable[[slice, Array], Result], n_columns: int, H: Array | None = None
+    ) -> Iterator[Result]:
+        """Go through the rows once, for products with so many columns.
+
+        Yields what `work` makes of a block of rows and of H there, in the order of the blocks.
+        """
         H = self.H if H is None else H
-        for rows in self._blocks(n_columns):
-            yield rows, H[rows]
+        return spread(lambda rows: work(rows, H[rows]), self._blocks(n_columns))
 
     def _sum(
         self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]
     ) -> Array:
         """Go through the rows once and sum up the (H'D)' that `work` makes of them."""
         total = np.zeros((n_columns, shape[0]))
-        for rows, h in self._pass(n_columns):
-            total += work(rows, h)
+        for across in self._pass(work, n_columns):
+            total += across
         return upright(total, shape)
 
     def _blocks(self, n_columns: int) -> Iterator[slice]:
         n_rows, n_hidden, _ = self.shape
         return cut(n_rows, n_hidden, n_columns, single=self.H.dtype == np.float32)
+
+    def _rows_to_sum(self, n_columns: int) -> int:
+        return max(1, _SUM_ELEMENTS // max(1, n_columns))
 
     def _flat(self, B: Array) -> Array:
         return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.dtype)
@@ -421,14 +455,6 @@ def cut(
         size = max(_SMALLEST if n_columns < _WIDE else _SMALLEST_WIDE, size)
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
-
-
-def _squares(A: Array) -> Array:
-    return np.asarray(np.einsum("npm,npm->p", A, A), dtype=float)
-
-
-def _inner(A: Array, t: Array) -> Array:
-    return np.asarray(np.einsum("npm,nm->p", A, t), dtype=float)
 
 
 def _across(h: Array, D: Array) -> Array:

@@ -24,7 +24,7 @@ from threadpoolctl import ThreadpoolController
 from gorelm.factor import GramSum
 from gorelm.hidden import HiddenLayer
 from gorelm.prox import Array
-from gorelm.rows import Rows, cut, upright
+from gorelm.rows import Result, Rows, cut, upright
 from gorelm.scaling import Scaling
 from gorelm.targets import refuse_huge
 
@@ -372,10 +372,13 @@ class StreamedRows(Rows):
             HtT += h.T @ self.T[rows]
         return total.G, HtT
 
-    def _pass(self, n_columns: int, H: Array | None = None) -> Iterator[tuple[slice, Array]]:
+    def _pass(
+        self, work: Callable[[slice, Array], Result], n_columns: int, H: Array | None = None
+    ) -> Iterator[Result]:
+        del H
         for where, h in self.H:
             for part in cut(len(h), h.shape[1], n_columns):
-                yield _within(where, part), h[part]
+                yield work(_within(where, part), h[part])
 
     def _sum(
         self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]

@@ -31,7 +31,7 @@ from gorelm.factor import (
 )
 from gorelm.iterate import Inside, Live
 from gorelm.problem import Problem
-from gorelm.prox import Array, norms
+from gorelm.prox import Array, inner, norms, squares
 from gorelm.quick import SMALLEST_GAP, QuickRows, short_enough
 from gorelm.rows import Rows, cut, factor_for
 from gorelm.rowspace import RowSpace
@@ -272,7 +272,7 @@ class System:
         """Sum up multipliers (N, P, m) of other problems, for such as have no ridge."""
         Y = dual.astype(np.float64, copy=False)
         HtY = product(self.H, Y.reshape(len(Y), -1)).reshape(-1, *Y.shape[1:])
-        YT, YY = np.einsum("npm,nm->p", Y, self._T), np.einsum("npm,npm->p", Y, Y)
+        YT, YY = inner(Y, self._T), squares(Y)
         return Inside(HtY, -YT - 0.5 * problem.curvature * YY)
 
     def empty_objective(self, problem: Problem) -> float:
@@ -287,22 +287,25 @@ class System:
             return _Way(self._wide_factor, self.H, self._HtT, None)
         return self._shrunk
 
-    def hurry(self, room: float) -> int:
-        """Let steps have half the digits, if that pays, and H with half of them fits into `room`.
+    def hurry(self) -> int:
+        """Let steps have half the digits, if that pays.
 
         Returns
         -------
         size : int
-            Bytes of that H.
+            Bytes of an H with half of them, which it takes.
         """
         many = self._kind is EighFactor and not (self._direct or self._exact)
         self._hurries = (
             many
             and self._observed is None
-            and self.H.nbytes // 2 <= room
             and short_enough(self.H, self.T, self._like, self._omega)
         )
         return self.H.nbytes // 2 if self._hurries else 0
+
+    def dawdle(self) -> None:
+        """Let steps have all digits again."""
+        self._hurries = False
 
     def _rows(self, way: _Way) -> Rows:
         if self._hurries and way.H is self.H:
@@ -366,7 +369,7 @@ class System:
 def ridge_objective(problem: Problem, TT: float, HtT: Array, coef: Array) -> Array:
     """Return the least objective of problems without a sparse penalty, from where it is met."""
     # There <HB, HB - T> = -(l2 / tau) <B, B>.
-    return np.asarray(0.5 * problem.tau * (TT - np.einsum("lpm,lm->p", coef, HtT)))
+    return np.asarray(0.5 * problem.tau * (TT - inner(coef, HtT)))
 
 
 def _expanded(solution: Solution, space: RowSpace) -> Solution:

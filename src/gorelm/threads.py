@@ -1,19 +1,61 @@
-"""Threads of BLAS, for work that is better done by one of them."""
+"""Threads: BLAS held to one of them, and our own, whose number does not show in any digit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
-__all__ = ["one_blas_thread"]
+__all__ = ["alone", "one_blas_thread", "own_threads", "pieces", "spread"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Rows of a product, or columns, that one thread makes at a time. Whoever shares work must cut it
+# in the same places however many share it: a sum's digits depend on where it is cut.
+PIECE = 256
+# Items for each thread whose results may wait for those before them: they can be large.
+ROUND = 8
 
 _lock = Lock()
 _users = 0
 _limits: Any = None
+
+
+class _Crew(NamedTuple):
+    """Those who share work: whoever asks, and the threads of a pool."""
+
+    helpers: int = 0
+    pool: Executor | None = None
+
+    def work(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        results: list[Any] = [None] * len(items)
+        turns = iter(range(len(items)))  # whose next is one step of the interpreter
+
+        def take_turns() -> None:
+            for i in turns:
+                results[i] = work(items[i])
+
+        busy = []
+        if self.pool is not None:
+            busy = [self.pool.submit(take_turns) for _ in range(min(self.helpers, len(items) - 1))]
+        try:
+            with _as_crew(ALONE):
+                take_turns()
+        finally:
+            for helper in busy:
+                helper.result()
+        return results
+
+
+ALONE = _Crew()
+
+_crew: ContextVar[_Crew | None] = ContextVar("gorelm_crew", default=None)
 
 
 @contextmanager
@@ -35,3 +77,61 @@ def one_blas_thread() -> Iterator[None]:
             _users -= 1
             if not _users:
                 _limits.restore_original_limits()
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """Let `spread` have as many threads as BLAS has, and BLAS one.
+
+    BLAS adds up in another order with another number of threads. What `spread` makes is the same
+    for every number.
+    """
+    if _crew.get() is not None:
+        yield
+        return
+    pools = (pool for pool in threadpool_info() if pool["user_api"] == "blas")
+    helpers = max((pool["num_threads"] for pool in pools), default=1) - 1
+    with one_blas_thread(), ExitStack() as stack:
+        crew = ALONE
+        if helpers:
+            start = (helpers, "gorelm", _crew.set, (ALONE,))
+            crew = _Crew(helpers, stack.enter_context(ThreadPoolExecutor(*start)))
+        with _as_crew(crew):
+            yield
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Do without other threads, for work too small to share; digits are the same."""
+    if _crew.get() is None:
+        with one_blas_thread():
+            yield
+    else:
+        with _as_crew(ALONE):
+            yield
+
+
+@contextmanager
+def _as_crew(crew: _Crew) -> Iterator[None]:
+    token = _crew.set(crew)
+    try:
+        yield
+    finally:
+        _crew.reset(token)
+
+
+def spread(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Yield ``work(item)`` of each item, in their order; within `own_threads`, made by these."""
+    crew = _crew.get()
+    if crew is None or crew.pool is None:
+        yield from map(work, items)
+        return
+    every, some = list(items), ROUND * (crew.helpers + 1)
+    for start in range(0, len(every), some):
+        yield from crew.work(work, every[start : start + some])
+
+
+def pieces(size: int) -> list[slice]:
+    """Cut a product's rows, or columns, for `spread`: within `own_threads` only."""
+    step = size if _crew.get() is None else PIECE
+    return [slice(start, min(start + step, size)) for start in range(0, size, max(1, step))]

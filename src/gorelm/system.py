@@ -40,7 +40,16 @@ from gorelm.targets import bring_near
 __all__ = ["System", "repeat", "ridge_objective"]
 
 # What a `System` keeps and cannot shrink to some nodes.
-_MADE_OF_H = ("_gram", "_short", "_wide_factor", "_space", "_shrunk", "_row_gram", "_row_factor")
+_MADE_OF_H = (
+    "_gram",
+    "_short",
+    "_leading",
+    "_wide_factor",
+    "_space",
+    "_shrunk",
+    "_row_gram",
+    "_row_factor",
+)
 
 
 class _Way(NamedTuple):
@@ -125,6 +134,7 @@ class System:
             direct=self._direct,
             start=start,
             keep_state=keep_state,
+            directions=self._leading if way.factor is vars(self).get("_factor") else None,
         )
         return solution if way.space is None else _expanded(solution, way.space)
 
@@ -183,8 +193,8 @@ class System:
         n_nodes = n_old + n_new
         self._hurries = False
         kept = vars(self)  # where cached_property puts what has been made
-        kept.pop("_gram", None)
-        kept.pop("_short", None)
+        for name in ("_gram", "_short", "_leading"):
+            kept.pop(name, None)
         factor = kept.pop("_factor", None)
         tall = self._inverse or n_rows >= n_nodes
         bordered = tall and isinstance(factor, CholeskyFactor | ExplicitInverse)
@@ -331,6 +341,12 @@ class System:
     @cached_property
     def _factor(self) -> Factor:
         return self._kind(self._gram)
+
+    @cached_property
+    def _leading(self) -> Directions | None:
+        """The leading directions of H, where the factor knows them."""
+        factor = self._factor
+        return Directions.of(factor, self.H) if isinstance(factor, EighFactor) else None
 
     @cached_property
     def _wide_factor(self) -> WideFactor:

@@ -8,7 +8,7 @@ from gorelm.factor import Factor
 from gorelm.iterate import Inside, Iterate, Mask, Mixture
 from gorelm.polish import Polish, Polished
 from gorelm.problem import Problem
-from gorelm.prox import Array, inner, squares
+from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "prove",
     "residuals",
     "residuals_small",
+    "squares",
     "verify",
 ]
 
@@ -157,7 +158,7 @@ def improve_bound(s: Iterate, UT: Array, UU: Array, *, mix: bool = True) -> Arra
         a, b = size * UT, s.problem.curvature * size**2 * UU
         step = R - old.R
         bend = squares(step) / l2
-        slope = old.a - a + 0.5 * (old.b - b) - inner(old.R, step) / l2
+        slope = old.a - a + 0.5 * (old.b - b) - np.einsum("lpm,lpm->p", old.R, step) / l2
         share = np.where(ridge, np.clip(slope / np.maximum(bend, 1e-300), 0.0, 1.0), 0.0)
         s.mixture = Mixture(
             old.R + share[:, None] * step, old.a + share * (a - old.a), old.b + share * (b - old.b)
@@ -243,7 +244,8 @@ def _correct_bound(
     A = factor.solve(shift, rho[:, None] * HtU + sigma_V)
     reach, YY = rows.corrected(A, which, problem, rho)
     shrink = 1.0 / np.maximum(reach, 1.0)
-    YT = rho * moves.UT[which] - inner(A, rows.HtT)
+    HtT = np.broadcast_to(rows.HtT[:, None], A.shape)
+    YT = rho * moves.UT[which] - np.einsum("lpm,lpm->p", A, HtT)
     bound, scale = problem.dual_values(
         shrink[:, None] * (shift[:, None] * A - sigma_V), shrink * YT, shrink**2 * YY
     )
@@ -294,3 +296,8 @@ def residuals(s: Iterate, moves: Moves | None) -> tuple[Array, Array]:
         primal = primal + squares(s.B - s.Z)
         dual = dual + squares(s.sigma[:, None] * s.Z_change)
     return np.sqrt(primal), np.sqrt(dual)
+
+
+def squares(A: Array) -> Array:
+    """Squared norm of every problem's part of A (L, P, m)."""
+    return np.asarray(np.einsum("lpm,lpm->p", A, A))

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gorelm.certificate import squares
 from gorelm.iterate import Iterate
-from gorelm.prox import Array, squares
+from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
 
 __all__ = ["FROM_SCRATCH", "RESUMED", "Schedule", "adapt_penalties"]

@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gorelm.prox import Array, norms, shrink, shrink_rest, squares
+from gorelm.prox import Array, norms, shrink, shrink_rest
 
 __all__ = ["LOSSES", "Problem"]
 
@@ -119,7 +119,7 @@ class Problem:
     def loss_values(self, R: Array, omega: Array | None = None) -> Array:
         """Sum the loss of residuals `R` over the rows; shape (P,)."""
         if self.loss == "squared":
-            return np.asarray(0.5 * self.tau * squares(R))
+            return np.asarray(0.5 * self.tau * np.einsum("npm,npm->p", R, R))
         return self._loss_of_norms(self.residual_norms(R), omega)
 
     def capped_loss_values(self, R: Array, omega: Array | None, cap: Array) -> tuple[Array, Array]:
@@ -190,7 +190,7 @@ class Problem:
         """Return l1 * (l2,1 or l1 norm) + l2/2 * squared norm of every problem; shape (P,)."""
         sizes = norms(X, grouped=self.grouped)
         sparse = sizes.sum(axis=0) if self.grouped else sizes.sum(axis=(0, 2))
-        return np.asarray(self.l1 * sparse + 0.5 * self.l2 * squares(X))
+        return np.asarray(self.l1 * sparse + 0.5 * self.l2 * np.einsum("lpm,lpm->p", X, X))
 
     def penalty_prox(self, X: Array, sigma: Array) -> Array:
         """Map weights `X` by the proximal map of the sparse penalty divided by `sigma` (P,)."""
@@ -273,7 +273,7 @@ class Problem:
         """
         q = self.curvature
         if not self.l1.any():  # a parabola
-            bend = q * YY + squares(HtY) / self.l2
+            bend = q * YY + np.einsum("lpm,lpm->p", HtY, HtY) / self.l2
             c = np.clip(-YT / np.maximum(bend, 1e-300), 0.0, 1.0)
             return -YT * c - 0.5 * bend * c * c, c
         w = norms(HtY, grouped=self.grouped)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "inner", "norms", "shrink", "shrink_rest", "squares"]
+__all__ = ["Array", "norms", "shrink", "shrink_rest"]
 
 Array = npt.NDArray[np.floating[Any]]
 
@@ -27,25 +27,6 @@ def norms(A: Array, *, grouped: bool) -> Array:
     if isinstance(A, np.ndarray):  # without an array of squares
         return np.asarray(np.sqrt(np.einsum("...m,...m->...", A, A)))
     return (A * A).sum(-1) ** 0.5
-
-
-def inner(A: Array, B: Array) -> Array:
-    """Sum A * B over rows and targets, for A (n, P, m) and B like it or (n, m); shape (P,).
-
-    Every problem is summed up as if it were alone: its digits do not depend on the batch.
-    """
-    flat, other = _by_problem(A), B.ravel() if B.ndim == 2 else _by_problem(B)
-    return np.asarray(np.einsum("pk,k->p" if B.ndim == 2 else "pk,pk->p", flat, other))
-
-
-def squares(A: Array) -> Array:
-    """Squared norm of every problem's part of A (n, P, m); see `inner`."""
-    flat = _by_problem(A)
-    return np.asarray(np.einsum("pk,pk->p", flat, flat))
-
-
-def _by_problem(A: Array) -> Array:
-    return np.ascontiguousarray(A.transpose(1, 0, 2)).reshape(A.shape[1], -1)
 
 
 def shrink(V: Array, threshold: Array, *, grouped: bool, knee: Array | float = 0.0) -> Array:

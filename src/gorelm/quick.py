@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gorelm.problem import LossName, Problem
-from gorelm.prox import Array, inner, squares
+from gorelm.prox import Array
 from gorelm.rows import Moves, Rows, upright
 from gorelm.targets import farthest, typical_norm, within
 from gorelm.threads import own_threads, spread
@@ -27,9 +27,9 @@ WORTHWHILE = 1_000_000
 SMALLEST_GAP = 1e-3
 # Sizes whose squares are well within float32, and those of their reciprocals.
 LARGEST = 1e10
-# Rows that threads take at a time.
-BLOCK = 512
-SHARE = 3
+# Rows of a block, which stays in cache between its two products, and blocks that a thread takes at
+# a time.
+BLOCK, SHARE = 512, 3
 
 
 def short_enough(H: Array, T: Array, like: Problem, omega: Array | None) -> bool:
@@ -61,17 +61,13 @@ def reproducible(
     return own_threads() if may_hurry else nullcontext()
 
 
-class _Blocked(Rows):
-    """Rows in blocks of one size: where they are cut depends on no batch, and nor do sums."""
+class _SharedRows(Rows):
+    """Rows in blocks for threads to share."""
 
     def _blocks(self, n_columns: int) -> Iterator[slice]:
         del n_columns
         n_rows = len(self.H)
         return (slice(start, min(start + BLOCK, n_rows)) for start in range(0, n_rows, BLOCK))
-
-    def _rows_to_sum(self, n_columns: int) -> int:
-        del n_columns
-        return SHARE * BLOCK
 
     def _sum(
         self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]
@@ -90,7 +86,7 @@ class _Blocked(Rows):
         return upright(total, shape)
 
 
-class QuickRows(_Blocked):
+class QuickRows(_SharedRows):
     """H and T in float64, E and U in float32.
 
     Parameters
@@ -104,7 +100,7 @@ class QuickRows(_Blocked):
     def __init__(
         self, H: Array, T: Array, omega: Array | None, HtT: Array | None, short: Array
     ) -> None:
-        self._short: Rows | None = _Blocked(short, T, omega, HtT=HtT)
+        self._short: Rows | None = _SharedRows(short, T, omega, HtT=HtT)
         super().__init__(H, T, omega, HtT=HtT)
 
     @property
@@ -141,15 +137,8 @@ class QuickRows(_Blocked):
 
     def inner(self) -> tuple[Array, Array]:
         """Return <U, T> and <U, U> of every problem, with all digits."""
-        sums = np.zeros((2, self.U.shape[1]))
-
-        def sum_up(rows: slice) -> list[Array]:
-            U = self.U[rows].astype(float, copy=False)
-            return [inner(U, self.T[rows]), squares(U)]
-
-        for some in spread(sum_up, self._blocks(0)):
-            sums += some
-        return sums[0], sums[1]
+        UT = np.einsum("npm,nm->p", self.U, self.T, dtype=float)
+        return UT, np.einsum("npm,npm->p", self.U, self.U, dtype=float)
 
     def _flat(self, B: Array) -> Array:
         return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.H.dtype)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gorelm.factor import CholeskyFactor, EighFactor, Factor, gram, product
 from gorelm.problem import Problem
-from gorelm.prox import Array, inner, squares
+from gorelm.prox import Array
 from gorelm.targets import NormSummary, within
 from gorelm.threads import spread
 
@@ -189,7 +189,7 @@ class Rows:
             t, u = self.T[rows], self.U[rows]
             e = (h @ weights).reshape(len(h), *B.shape[1:]) - t[:, None]
             self.E[rows] = e
-            sizes = [squares(e), squares(u), inner(u, t)]
+            sizes = [_squares(e), _squares(u), _inner(u, t)]
             both = np.concatenate([u, e], axis=1) if HtE is None else u
             return _across(h, both), sizes, self._loss(e, problem, cap, rows)
 
@@ -211,7 +211,7 @@ class Rows:
 
     def inner(self) -> tuple[Array, Array]:
         """Return <U, T> and <U, U> of every problem."""
-        return inner(self.U, self.T), squares(self.U)
+        return _inner(self.U, self.T), _squares(self.U)
 
     def pull(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""
@@ -328,10 +328,10 @@ class Rows:
             residual, e, u, t = residuals[rows], self.E[rows], self.U[rows], self.T[rows]
             parts = (residual - e, e - before[rows], u, residual + t[:, None], e)
             capped = problem.capped_squares(residual, self.omega(rows), cap)
-            both = [*map(squares, parts), inner(u, t), capped]
+            both = [*map(_squares, parts), _inner(u, t), capped]
             return both, self._loss(residual, problem, cap, rows)
 
-        size = self._rows_to_sum(residuals[:1].size)
+        size = max(1, _SUM_ELEMENTS // max(1, residuals[:1].size))
         for some, losses in spread(measured, range(0, len(residuals), size)):
             sums += some
             loss += losses
@@ -352,7 +352,7 @@ class Rows:
         def judge(rows: slice, h: Array) -> tuple[Array, Array]:
             Y = rho * self.U[rows][:, which]
             Y -= (h @ weights).reshape(Y.shape)
-            return problem.dual_reach(Y, self.omega(rows)), squares(Y)
+            return problem.dual_reach(Y, self.omega(rows)), _squares(Y)
 
         for reached, size in self._pass(judge, weights.shape[1]):
             reach = np.maximum(reach, reached)
@@ -384,7 +384,7 @@ class Rows:
         def summed(rows: slice, h: Array) -> tuple[Array, Array, Array]:
             t = self.T[rows]
             R = (h @ weights).reshape(-1, *X.shape[1:]) - t[:, None]
-            return _across(h, R), inner(R, t), squares(R)
+            return _across(h, R), _inner(R, t), _squares(R)
 
         for across, along, size in self._pass(summed, weights.shape[1]):
             HtR += across
@@ -428,9 +428,6 @@ class Rows:
         n_rows, n_hidden, _ = self.shape
         return cut(n_rows, n_hidden, n_columns, single=self.H.dtype == np.float32)
 
-    def _rows_to_sum(self, n_columns: int) -> int:
-        return max(1, _SUM_ELEMENTS // max(1, n_columns))
-
     def _flat(self, B: Array) -> Array:
         return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.dtype)
 
@@ -455,6 +452,14 @@ def cut(
         size = max(_SMALLEST if n_columns < _WIDE else _SMALLEST_WIDE, size)
     for start in range(0, n_rows, size):
         yield slice(start, min(start + size, n_rows))
+
+
+def _squares(A: Array) -> Array:
+    return np.asarray(np.einsum("npm,npm->p", A, A), dtype=float)
+
+
+def _inner(A: Array, t: Array) -> Array:
+    return np.asarray(np.einsum("npm,nm->p", A, t), dtype=float)
 
 
 def _across(h: Array, D: Array) -> Array:

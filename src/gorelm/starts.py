@@ -10,7 +10,7 @@ import numpy as np
 from gorelm.factor import Factor
 from gorelm.iterate import Iterate, Live, Mixture, State
 from gorelm.problem import Problem
-from gorelm.prox import Array, squares
+from gorelm.prox import Array
 from gorelm.rows import Moves, Rows
 from gorelm.settings import Settings
 
@@ -141,7 +141,7 @@ class Starts:
         """Make the threshold l1 / sigma a fraction of a ridge fit's typical weight."""
         ridge = self.factor.solve((problem.l1 + problem.l2) / rho, self.rows.HtT[:, None] + HtD)
         cells = len(ridge) * (1 if problem.grouped else ridge.shape[2])
-        typical = np.sqrt(squares(ridge) / cells)
+        typical = np.sqrt(np.einsum("lpm,lpm->p", ridge, ridge) / cells)
         usable = (typical > 0) & (problem.l1 > 0)
         return np.where(usable, SIGMA_START * problem.l1 / np.where(usable, typical, 1.0), rho)
 

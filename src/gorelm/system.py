@@ -31,7 +31,7 @@ from gorelm.factor import (
 )
 from gorelm.iterate import Inside, Live
 from gorelm.problem import Problem
-from gorelm.prox import Array, inner, norms, squares
+from gorelm.prox import Array, norms
 from gorelm.quick import SMALLEST_GAP, QuickRows, short_enough
 from gorelm.rows import Rows, cut, factor_for
 from gorelm.rowspace import RowSpace
@@ -282,7 +282,7 @@ class System:
         """Sum up multipliers (N, P, m) of other problems, for such as have no ridge."""
         Y = dual.astype(np.float64, copy=False)
         HtY = product(self.H, Y.reshape(len(Y), -1)).reshape(-1, *Y.shape[1:])
-        YT, YY = inner(Y, self._T), squares(Y)
+        YT, YY = np.einsum("npm,nm->p", Y, self._T), np.einsum("npm,npm->p", Y, Y)
         return Inside(HtY, -YT - 0.5 * problem.curvature * YY)
 
     def empty_objective(self, problem: Problem) -> float:
@@ -385,7 +385,7 @@ class System:
 def ridge_objective(problem: Problem, TT: float, HtT: Array, coef: Array) -> Array:
     """Return the least objective of problems without a sparse penalty, from where it is met."""
     # There <HB, HB - T> = -(l2 / tau) <B, B>.
-    return np.asarray(0.5 * problem.tau * (TT - inner(coef, HtT)))
+    return np.asarray(0.5 * problem.tau * (TT - np.einsum("lpm,lm->p", coef, HtT)))
 
 
 def _expanded(solution: Solution, space: RowSpace) -> Solution:

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from gorelm.blocks import total
 from gorelm.problem import LossName, Problem
 from gorelm.prox import Array
-from gorelm.rows import Moves, Rows, upright
+from gorelm.rows import Moves, Rows
 from gorelm.targets import farthest, typical_norm, within
 from gorelm.threads import own_threads, spread
 
@@ -69,21 +70,18 @@ class _SharedRows(Rows):
         n_rows = len(self.H)
         return (slice(start, min(start + BLOCK, n_rows)) for start in range(0, n_rows, BLOCK))
 
-    def _sum(
-        self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]
-    ) -> Array:
-        blocks = list(self._blocks(n_columns))
+    def _totals(
+        self,
+        work: Callable[[slice, Array], tuple[Array, ...]],
+        n_columns: int,
+        H: Array | None = None,
+    ) -> list[Array]:
+        h, blocks = self.H if H is None else H, list(self._blocks(n_columns))
 
-        def sum_of(start: int) -> Array:
-            total = np.zeros((n_columns, shape[0]))
-            for rows in blocks[start : start + SHARE]:
-                total += work(rows, self.H[rows])
-            return total
+        def of_share(start: int) -> list[Array]:
+            return total(work(rows, h[rows]) for rows in blocks[start : start + SHARE])
 
-        total = np.zeros((n_columns, shape[0]))
-        for some in spread(sum_of, range(0, len(blocks), SHARE)):
-            total += some
-        return upright(total, shape)
+        return total(spread(of_share, range(0, len(blocks), SHARE)))
 
 
 class QuickRows(_SharedRows):

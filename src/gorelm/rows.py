@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from gorelm.blocks import SUM_ELEMENTS, across, cut, inner, squares, total, upright
 from gorelm.factor import CholeskyFactor, EighFactor, Factor, gram, product
 from gorelm.problem import Problem
 from gorelm.prox import Array
@@ -24,21 +25,10 @@ __all__ = [
     "Moves",
     "Rows",
     "factor_for",
-    "upright",
 ]
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 Result = TypeVar("Result")
-
-# Multiplications per block and product. A small block stays in cache between its two products,
-# and OpenBLAS does not repack what takes less than a million: twice as fast as all rows at once
-# (6000 x 1000 x 8). Wide products want larger blocks, and so do those of float32, where few rows
-# are left for a million, and sums over rows without products.
-_BLOCK_WORK = 990_000
-_WIDE = 20  # columns
-_SMALLEST, _SMALLEST_WIDE = 62, 512  # rows
-_FEW_SINGLE, _LARGE_SINGLE = 256, 1024  # rows, of float32
-_SUM_ELEMENTS = 50_000
 
 
 @dataclass
@@ -182,22 +172,16 @@ class Rows:
         self.E = np.empty((len(self.T), *B.shape[1:]), dtype=self.dtype)
         self.U = np.asarray(dual / rho[:, None], dtype=self.dtype)
         n_sums = 2 if HtE is None else 1
-        products = np.zeros((n_sums * weights.shape[1], len(B)))
-        sums, loss = np.zeros((3, count)), np.zeros((2, count))
 
-        def begin(rows: slice, h: Array) -> tuple[Array, list[Array], Array]:
+        def begin(rows: slice, h: Array) -> tuple[Array, ...]:
             t, u = self.T[rows], self.U[rows]
             e = (h @ weights).reshape(len(h), *B.shape[1:]) - t[:, None]
             self.E[rows] = e
-            sizes = [_squares(e), _squares(u), _inner(u, t)]
             both = np.concatenate([u, e], axis=1) if HtE is None else u
-            return _across(h, both), sizes, self._loss(e, problem, cap, rows)
+            loss = self._loss(e, problem, cap, rows)
+            return across(h, both), squares(e), squares(u), inner(u, t), loss
 
-        for across, sizes, losses in self._pass(begin, weights.shape[1]):
-            products += across
-            sums += sizes
-            loss += losses
-        size, UU, UT = sums
+        products, size, UU, UT, loss = self._totals(begin, weights.shape[1])
         still = np.zeros(count)
         moves = Moves(still, size, still, UU, UT, loss, size, size)
         HtU, *summed = (upright(part, B.shape) for part in np.split(products, n_sums))
@@ -211,7 +195,7 @@ class Rows:
 
     def inner(self) -> tuple[Array, Array]:
         """Return <U, T> and <U, U> of every problem."""
-        return _inner(self.U, self.T), _squares(self.U)
+        return inner(self.U, self.T), squares(self.U)
 
     def pull(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""
@@ -220,9 +204,7 @@ class Rows:
     def summed(self, D: Array, H: Array | None = None) -> Array:
         """Return H'D (L, P, m), of all nodes or of those whose H is given."""
         n_hidden, n_columns = self.shape[1] if H is None else H.shape[1], D.shape[1] * D.shape[2]
-        sums = np.zeros((n_columns, n_hidden))
-        for across in self._pass(lambda rows, h: _across(h, D[rows]), n_columns, H):
-            sums += across
+        (sums,) = self._totals(lambda rows, h: (across(h, D[rows]),), n_columns, H)
         return upright(sums, (n_hidden, *D.shape[1:]))
 
     def dual(
@@ -302,7 +284,7 @@ class Rows:
         if measure:
             residuals, before = np.empty_like(self.E), self.E.copy()
 
-        def update(rows: slice, h: Array) -> Array:
+        def update(rows: slice, h: Array) -> tuple[Array, ...]:
             residual = (h @ weights).reshape(len(h), *B.shape[1:])
             residual -= self.T[rows][:, None]
             v = relax_ * residual
@@ -313,30 +295,31 @@ class Rows:
             if measure:
                 residuals[rows] = residual
             self.E[rows], self.U[rows] = e, u
-            return _across(h, e - u)
+            return (across(h, e - u),)
 
-        HtD = self._sum(update, weights.shape[1], B.shape)
+        (sums,) = self._totals(update, weights.shape[1])
+        HtD = upright(sums, B.shape)
         return HtD, self._moves(residuals, before, problem, cap) if measure else None
 
     def _moves(self, residuals: Array, before: Array, problem: Problem, cap: Array) -> Moves:
         """Sum up a step, in larger blocks than those of its products."""
-        count = residuals.shape[1]
-        sums, loss = np.zeros((7, count)), np.zeros((2, count))
+        n_rows = max(1, SUM_ELEMENTS // max(1, residuals[:1].size))
 
-        def measured(start: int) -> tuple[list[Array], Array]:
-            rows = slice(start, start + size)
+        def measured(start: int) -> tuple[Array, ...]:
+            rows = slice(start, start + n_rows)
             residual, e, u, t = residuals[rows], self.E[rows], self.U[rows], self.T[rows]
-            parts = (residual - e, e - before[rows], u, residual + t[:, None], e)
-            capped = problem.capped_squares(residual, self.omega(rows), cap)
-            both = [*map(_squares, parts), _inner(u, t), capped]
-            return both, self._loss(residual, problem, cap, rows)
+            return (
+                squares(residual - e),
+                problem.capped_squares(residual, self.omega(rows), cap),
+                squares(e - before[rows]),
+                squares(u),
+                inner(u, t),
+                self._loss(residual, problem, cap, rows),
+                squares(residual + t[:, None]),
+                squares(e),
+            )
 
-        size = max(1, _SUM_ELEMENTS // max(1, residuals[:1].size))
-        for some, losses in spread(measured, range(0, len(residuals), size)):
-            sums += some
-            loss += losses
-        primal, error_change, UU, hidden, error, UT, size_ = sums
-        return Moves(primal, size_, error_change, UU, UT, loss, hidden, error)
+        return Moves(*total(spread(measured, range(0, max(1, len(residuals)), n_rows))))
 
     def corrected(self, A: Array, which: Any, problem: Problem, rho: Array) -> tuple[Array, Array]:
         """Judge the multipliers rho U - HA of the problems `which`, for corrections A (L, P, m).
@@ -346,18 +329,15 @@ class Rows:
         reach, squares : array (P,)
             How many times the radius of the loss's dual ball they reach, and their squared norm.
         """
-        reach, total = np.zeros(A.shape[1]), np.zeros(A.shape[1])
         weights, rho = self._flat(A), rho.astype(self.dtype)[:, None]
 
         def judge(rows: slice, h: Array) -> tuple[Array, Array]:
             Y = rho * self.U[rows][:, which]
             Y -= (h @ weights).reshape(Y.shape)
-            return problem.dual_reach(Y, self.omega(rows)), _squares(Y)
+            return problem.dual_reach(Y, self.omega(rows)), squares(Y)
 
-        for reached, size in self._pass(judge, weights.shape[1]):
-            reach = np.maximum(reach, reached)
-            total += size
-        return reach, total
+        reach, size = zip(*self._pass(judge, weights.shape[1]), strict=True)
+        return np.max(reach, axis=0), np.sum(size, axis=0)
 
     @property
     def complete(self) -> bool:
@@ -366,30 +346,25 @@ class Rows:
 
     def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
         """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
-        total, weights = np.zeros((2, X.shape[1])), self._flat(X)
+        weights = self._flat(X)
 
-        def lost(rows: slice, h: Array) -> Array:
+        def lost(rows: slice, h: Array) -> tuple[Array, ...]:
             residual = (h @ weights).reshape(-1, *X.shape[1:]) - self.T[rows][:, None]
-            return self._loss(residual, problem, cap, rows)
+            return (self._loss(residual, problem, cap, rows),)
 
-        for losses in self._pass(lost, weights.shape[1]):
-            total += losses
-        return total
+        (loss,) = self._totals(lost, weights.shape[1])
+        return loss
 
     def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
         """Return H'R (L, P, m), <R, T> (P,) and <R, R> (P,) of the residuals R = HX - T."""
         weights = self._flat(X)
-        HtR, RT, RR = np.zeros(weights.shape[::-1]), np.zeros(X.shape[1]), np.zeros(X.shape[1])
 
-        def summed(rows: slice, h: Array) -> tuple[Array, Array, Array]:
+        def summed(rows: slice, h: Array) -> tuple[Array, ...]:
             t = self.T[rows]
             R = (h @ weights).reshape(-1, *X.shape[1:]) - t[:, None]
-            return _across(h, R), _inner(R, t), _squares(R)
+            return across(h, R), inner(R, t), squares(R)
 
-        for across, along, size in self._pass(summed, weights.shape[1]):
-            HtR += across
-            RT += along
-            RR += size
+        HtR, RT, RR = self._totals(summed, weights.shape[1])
         return upright(HtR, X.shape), RT, RR
 
     def _loss(self, residual: Array, problem: Problem, cap: Array | None, rows: slice) -> Array:
@@ -415,14 +390,14 @@ class Rows:
         H = self.H if H is None else H
         return spread(lambda rows: work(rows, H[rows]), self._blocks(n_columns))
 
-    def _sum(
-        self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]
-    ) -> Array:
-        """Go through the rows once and sum up the (H'D)' that `work` makes of them."""
-        total = np.zeros((n_columns, shape[0]))
-        for across in self._pass(work, n_columns):
-            total += across
-        return upright(total, shape)
+    def _totals(
+        self,
+        work: Callable[[slice, Array], tuple[Array, ...]],
+        n_columns: int,
+        H: Array | None = None,
+    ) -> list[Array]:
+        """Go through the rows once and add up what `work` makes of them."""
+        return total(self._pass(work, n_columns, H))
 
     def _blocks(self, n_columns: int) -> Iterator[slice]:
         n_rows, n_hidden, _ = self.shape
@@ -439,34 +414,3 @@ class Rows:
 def factor_for(problem: Problem) -> type[CholeskyFactor] | type[EighFactor]:
     """One decomposition for many shifts, or the cheapest for one."""
     return CholeskyFactor if problem.n_problems == 1 else EighFactor
-
-
-def cut(
-    n_rows: int, n_hidden: int, n_columns: int, work: int = _BLOCK_WORK, single: bool = False
-) -> Iterator[slice]:
-    """Cut rows into blocks that stay in cache between their two products."""
-    size = work // max(1, n_hidden * n_columns)
-    if single:
-        size = size if size >= _FEW_SINGLE else _LARGE_SINGLE
-    else:
-        size = max(_SMALLEST if n_columns < _WIDE else _SMALLEST_WIDE, size)
-    for start in range(0, n_rows, size):
-        yield slice(start, min(start + size, n_rows))
-
-
-def _squares(A: Array) -> Array:
-    return np.asarray(np.einsum("npm,npm->p", A, A), dtype=float)
-
-
-def _inner(A: Array, t: Array) -> Array:
-    return np.asarray(np.einsum("npm,nm->p", A, t), dtype=float)
-
-
-def _across(h: Array, D: Array) -> Array:
-    """Return (H'D)' of a block of rows, (P m, L): BLAS is up to twice as fast as for H'D."""
-    return np.asarray(D.reshape(len(D), -1).T @ h)
-
-
-def upright(sums: Array, shape: tuple[int, ...]) -> Array:
-    """Return the H'D of such sums, in its shape (L, P, m)."""
-    return np.ascontiguousarray(sums.T).reshape(shape)

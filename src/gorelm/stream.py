@@ -21,10 +21,11 @@ from joblib import cpu_count
 from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
+from gorelm.blocks import cut, total
 from gorelm.factor import GramSum
 from gorelm.hidden import HiddenLayer
 from gorelm.prox import Array
-from gorelm.rows import Result, Rows, cut, upright
+from gorelm.rows import Result, Rows
 from gorelm.scaling import Scaling
 from gorelm.targets import refuse_huge
 
@@ -380,20 +381,20 @@ class StreamedRows(Rows):
             for part in cut(len(h), h.shape[1], n_columns):
                 yield work(_within(where, part), h[part])
 
-    def _sum(
-        self, work: Callable[[slice, Array], Array], n_columns: int, shape: tuple[int, ...]
-    ) -> Array:
-        def block_sum(where: slice, h: Array) -> Array:
-            total = np.zeros((n_columns, shape[0]))
-            # Larger parts than in memory: threads wait for each other between operations.
-            for part in cut(len(h), h.shape[1], n_columns, PART_WORK):
-                total += work(_within(where, part), h[part])
-            return total
+    def _totals(
+        self,
+        work: Callable[[slice, Array], tuple[Array, ...]],
+        n_columns: int,
+        H: Array | None = None,
+    ) -> list[Array]:
+        del H
 
-        total = np.zeros((n_columns, shape[0]))
-        for value in self.H.each(block_sum):
-            total += value
-        return upright(total, shape)
+        def of_block(where: slice, h: Array) -> list[Array]:
+            # Larger parts than in memory: threads wait for each other between operations.
+            parts = cut(len(h), h.shape[1], n_columns, PART_WORK)
+            return total(work(_within(where, part), h[part]) for part in parts)
+
+        return total(self.H.each(of_block))
 
 
 def _within(where: slice, part: slice) -> slice:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from gorelm import admm
 from gorelm.admm import ADAPTIVE, Record, Settings, Solution, State
+from gorelm.blocks import cut
 from gorelm.directions import MANY_NEW, Directions
 from gorelm.factor import (
     CholeskyFactor,
@@ -33,7 +34,7 @@ from gorelm.iterate import Inside, Live
 from gorelm.problem import Problem
 from gorelm.prox import Array, norms
 from gorelm.quick import SMALLEST_GAP, QuickRows, short_enough
-from gorelm.rows import Rows, cut, factor_for
+from gorelm.rows import Rows, factor_for
 from gorelm.rowspace import RowSpace
 from gorelm.targets import bring_near
 

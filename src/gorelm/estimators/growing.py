@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.model_selection import KFold, ShuffleSplit, check_cv
@@ -21,119 +19,16 @@ from gorelm.estimators.base import (
     parameters,
     require_finite,
 )
-from gorelm.estimators.design import Design, Mask, row_norms, usable_rows
+from gorelm.estimators.design import Design, Mask, usable_rows
+from gorelm.estimators.network import Machine, Network, Table, ratio
 from gorelm.factor import Indices
-from gorelm.hidden import HiddenLayer
 from gorelm.prox import Array
-from gorelm.quantiles import weighted_quantiles
 
 __all__ = ["GrowingELM", "Machine"]
 
 _COUNT = Interval(Integral, 1, None, closed="left")
 
 Growth = dict[str, float]
-
-
-class Machine(Protocol):
-    """Training rows with what a method keeps of them while nodes come and go."""
-
-    def extend(self, dH: Array) -> None:
-        """Add nodes."""
-        ...
-
-    def keep(self, nodes: Indices) -> None:
-        """Keep some nodes; the weights of the others are 0."""
-        ...
-
-    def outputs(self, coef: Array) -> Array:
-        """Return H times the weights last found."""
-        ...
-
-
-class _Network:
-    """A hidden layer over some of the training rows, and the machine that fits it.
-
-    Parameters
-    ----------
-    model : GrowingELM
-        Whose method it is.
-    layer : HiddenLayer
-        To begin with.
-    every : Design
-        All training rows; radial nodes take their centres from these.
-    rows : array of int, optional
-        Those that the network is fitted to; None: all.
-    """
-
-    def __init__(
-        self, model: GrowingELM, layer: HiddenLayer, every: Design, rows: Indices | None = None
-    ) -> None:
-        self.layer, self._every = layer, every
-        self.design = every if rows is None else every.take(rows)
-        self.machine = self._begin(model) if layer.n_outputs else None
-        self.settled = False  # whether the model's weights are those of the nodes it has
-
-    def _begin(self, model: GrowingELM) -> Machine:
-        design = self.design
-        return model._machine(design.hidden(self.layer), design.T, design.omega, design.observed)
-
-    def grow(self, model: GrowingELM, n_new: int) -> None:
-        self.settled = False
-        every, n_old = self._every, self.layer.n_outputs
-        self.layer = self.layer.grow(n_new, X=every.X, sample_weight=every.w, offset=every.offset)
-        if self.machine is None:
-            self.machine = self._begin(model)
-        else:
-            new = self.layer.keep(np.arange(n_old, self.layer.n_outputs))
-            self.machine.extend(self.design.hidden(new))
-
-    def prune(self, coef: Array) -> None:
-        active = np.flatnonzero(coef.any(axis=1))
-        if len(active) == len(coef):
-            return
-        self.settled = False
-        self.layer = self.layer.keep(active)
-        if self.machine is not None and len(active):
-            self.machine.keep(active)
-        else:
-            self.machine = None
-
-    def outputs(self, coef: Array) -> Array:
-        return np.zeros(self.design.T.shape) if self.machine is None else self.machine.outputs(coef)
-
-    def count_active(self, coef: Array) -> int:
-        """Return the number of nodes (not of directly linked inputs) with a weight."""
-        return int(np.count_nonzero(coef[len(self.layer.inputs) :].any(axis=1)))
-
-    def error(self, coef: Array) -> float:
-        """Return the mean error norm of the rows, as a share of the best constant's."""
-        residuals = self.design.residuals(self.outputs(coef))
-        return _ratio(_sum_of_norms(self.design, residuals), self._error_of_medians)
-
-    @cached_property
-    def _error_of_medians(self) -> float:
-        return _error_of_medians(self.design)
-
-    def validation_error(self, coef: Array, others: Design) -> tuple[float, float]:
-        """Return the sum of error norms over other rows, and that of these rows' medians."""
-        residuals = others.residuals(others.hidden(self.layer) @ coef)
-        return _sum_of_norms(others, residuals), _error_of_medians(others, self.design)
-
-
-@dataclass
-class _Table:
-    """The training rows as given: those that count, scaled, and the others."""
-
-    design: Design
-    T: Array
-    used: Mask
-    unused: Any  # inputs of the rows that do not count
-
-    def same_as(self, other: _Table) -> bool:
-        one, two = self.design, other.design
-        if one.X.shape != two.X.shape or not np.array_equal(self.T, other.T, equal_nan=True):
-            return False
-        return np.array_equal(one.w, two.w) and not (one.X != two.X).sum()
 
 
 @parameters
@@ -187,7 +82,7 @@ class GrowingELM(BaseELM):
                 f"n_initial={self.n_initial} is more than max_hidden={self.max_hidden}: a fit "
                 "begins with the one and may grow to the other"
             )
-        network: _Network | None = None
+        network: Network | None = None
         growth: list[Growth] = []
         if self.warm_start and hasattr(self, "hidden_"):
             table = self._table_again(X, y, sample_weight)
@@ -200,18 +95,18 @@ class GrowingELM(BaseELM):
             layer = self._first_layer(table.design)
         if self.validation is None:
             again = network is not None
-            network = network or _Network(self, layer, table.design)
+            network = network or Network(self._machine, layer, table.design)
             go_on = again and not self._reason_to_stop(growth, layer.n_drawn)
             last = [self.coef_] if go_on else None
             growth = growth[:-1] if again and not go_on else growth  # that size is done again
             found, records, self.stopped_by_ = self._grow_until_told([network], [], last)
         else:
             folds = self._folds(table)
-            judges = [_Network(self, layer, table.design, inside) for inside, _ in folds]
+            judges = [Network(self._machine, layer, table.design, inside) for inside, _ in folds]
             others = [table.design.take(outside) for _, outside in folds]
             _, records, self.stopped_by_ = self._grow_until_told(judges, others)
             best = min(records, key=lambda record: record["validation_error"])
-            network = network or _Network(self, layer, table.design)
+            network = network or Network(self._machine, layer, table.design)
             found = self._grow_to(network, int(best["n_drawn"]))
         self.growth_: list[Growth] = [*growth, *records]
         self._settle(network, table, found)
@@ -243,14 +138,14 @@ class GrowingELM(BaseELM):
             self._validate_params()
             if X is not None:
                 table = self._table_again(X, y, sample_weight)
-                network = _Network(self, self.hidden_, table.design)
+                network = Network(self._machine, self.hidden_, table.design)
             elif y is not None or sample_weight is not None:
                 raise ValueError("y and sample_weight belong to an X: pass X too, or neither")
             elif self._kept():
                 table, network = self._table, self._network
             elif hasattr(self, "_table"):  # the last growth failed, and may have left a part
                 table = self._table
-                network = _Network(self, self.hidden_, table.design)
+                network = Network(self._machine, self.hidden_, table.design)
             else:
                 raise ValueError(
                     "this model no longer has its training rows (it was unpickled, copied or told "
@@ -297,7 +192,7 @@ class GrowingELM(BaseELM):
     # -- growing ---------------------------------------------------------------------------------
 
     def _grow_until_told(
-        self, networks: list[_Network], others: list[Design], coefs: list[Array] | None = None
+        self, networks: list[Network], others: list[Design], coefs: list[Array] | None = None
     ) -> tuple[Weights, list[Growth], str]:
         """Let networks grow in step; returns the last weights of the first, and why it stopped.
 
@@ -320,29 +215,29 @@ class GrowingELM(BaseELM):
             if reason:
                 return found[0], records, reason
 
-    def _grow_to(self, network: _Network, n_drawn: int) -> Weights:
+    def _grow_to(self, network: Network, n_drawn: int) -> Weights:
         """Go the way to a size again; without pruning on the way, in one step."""
         step = self.n_step if self.prune_on_grow else self.max_hidden
         while network.layer.n_drawn < n_drawn:
             if self.prune_on_grow and network.machine is not None:
                 network.prune(self._found(network).coef)
-            network.grow(self, min(step, n_drawn - network.layer.n_drawn))
+            network.grow(self._machine, min(step, n_drawn - network.layer.n_drawn))
         return self._found(network)
 
-    def _found(self, network: _Network) -> Weights:
+    def _found(self, network: Network) -> Weights:
         found = self._find(network.machine)
         require_finite(found)
         return found
 
-    def _enlarge(self, networks: list[_Network], coefs: list[Array], n_new: int) -> None:
+    def _enlarge(self, networks: list[Network], coefs: list[Array], n_new: int) -> None:
         for network, coef in zip(networks, coefs, strict=True):
             if self.prune_on_grow:
                 network.prune(coef)
-            network.grow(self, n_new)
+            network.grow(self._machine, n_new)
 
     def _record(
         self,
-        networks: list[_Network],
+        networks: list[Network],
         found: list[Weights],
         others: list[Design],
         started: float,
@@ -360,7 +255,7 @@ class GrowingELM(BaseELM):
             "error": float(
                 np.mean([n.error(w.coef) for n, w in zip(networks, found, strict=True)])
             ),
-            "validation_error": _ratio(*np.sum(pairs, axis=0)) if pairs else np.nan,
+            "validation_error": ratio(*np.sum(pairs, axis=0)) if pairs else np.nan,
             "objective": float(np.mean([weights.objective for weights in found])),
             "dual_gap": max(weights.dual_gap for weights in found),
             "n_iter": sum(weights.n_iter for weights in found),
@@ -383,7 +278,7 @@ class GrowingELM(BaseELM):
             return "patience"
         return "max_hidden" if n_drawn >= self.max_hidden else ""
 
-    def _folds(self, table: _Table) -> list[tuple[Indices, Indices]]:
+    def _folds(self, table: Table) -> list[tuple[Indices, Indices]]:
         """Return (rows to fit, rows to judge by) of the rows that count."""
         n_rows, rng = len(table.design.w), check_random_state(self.random_state)
         whole = isinstance(self.validation, Integral)
@@ -425,19 +320,19 @@ class GrowingELM(BaseELM):
         network = getattr(self, "_network", None)
         return network is not None and network.settled
 
-    def _table_of(self, X: Any, T: Array, w: Array, design: Any) -> _Table:
+    def _table_of(self, X: Any, T: Array, w: Array, design: Any) -> Table:
         used = usable_rows(T, w)
         rows = slice(None) if used.all() else used
         # Copies, as the caller may change his arrays before the model grows.
-        return _Table(design(X[rows].copy(), T[rows], w[rows]), T.copy(), used, X[~used])
+        return Table(design(X[rows].copy(), T[rows], w[rows]), T.copy(), used, X[~used])
 
-    def _table_again(self, X: Any, y: Any, sample_weight: Any) -> _Table:
+    def _table_again(self, X: Any, y: Any, sample_weight: Any) -> Table:
         """Take rows in, scaled as in the first fit."""
         X = self._validate_new(X)
         T, w = self._targets_again(X, y, sample_weight)
         return self._table_of(X, T, w, self._scaled)
 
-    def _settle(self, network: _Network, table: _Table, found: Weights) -> None:
+    def _settle(self, network: Network, table: Table, found: Weights) -> None:
         """Make the network's weights the model's, and judge the rows by them."""
         self.hidden_ = network.layer
         self._remember(found)
@@ -465,27 +360,3 @@ def _steps_without_gain(errors: list[float], min_improvement: float) -> int:
         gained = error < best * (1.0 - min_improvement) if np.isfinite(best) else True
         best, since = (error, 0) if gained else (best, since + 1)
     return since
-
-
-def _sum_of_norms(design: Design, residuals: Array) -> float:
-    return float(design.w @ row_norms(residuals))
-
-
-def _error_of_medians(design: Design, source: Design | None = None) -> float:
-    """Return the sum of error norms of predicting each target's median (over `source`)."""
-    source = source or design
-    T = source.T if source.omega is None else source.T / source.omega[:, None]
-    known = np.ones(T.shape, dtype=bool) if source.observed is None else source.observed
-    medians = [
-        float(weighted_quantiles(t[k], 0.5, source.w[k])) if k.any() else 0.0
-        for t, k in zip(T.T, known.T, strict=True)
-    ]
-    omega = 1.0 if design.omega is None else design.omega[:, None]
-    return _sum_of_norms(design, design.residuals(omega * np.array(medians)[None]))
-
-
-def _ratio(error: float, unit: float) -> float:
-    """Return error / unit; where a constant is perfect, any error at all is infinitely worse."""
-    if unit > 0:
-        return float(error / unit)
-    return 0.0 if error <= 0 else float("inf")

@@ -1,7 +1,8 @@
 """Threads of BLAS and of our own: how many there are shows in no result."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from threading import Barrier, current_thread
+from threading import Barrier, Event, current_thread
 
 import numpy as np
 import pytest
@@ -96,18 +97,47 @@ def test_blas_is_held_where_steps_may_be_short(monkeypatch, loss, tol, shape, n_
         assert blas_threads() == (1 if held else 2)
 
 
-def test_blas_has_its_threads_back_when_the_last_has_left():
-    first, second = one_blas_thread(), one_blas_thread()
-    with threadpool_limits(2, "blas"):
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)  # as threads do, in any order
-        assert blas_threads() == 1
-        second.__exit__(None, None, None)
+@pytest.fixture
+def two_blas_threads():
+    """Let BLAS have two threads, by nobody who could take them back."""
+    before = blas_threads()
+    in_a_thread(lambda: threadpool_limits(2, "blas"))
+    yield
+    in_a_thread(lambda: threadpool_limits(before, "blas"))
+
+
+def in_a_thread(run):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+@pytest.mark.parametrize("hold", [one_blas_thread, own_threads])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_blas_has_its_threads_back_when_the_last_has_left(two_blas_threads, hold, order):
+    leave = [Event() for _ in order]
+
+    def stay(k, ready):
+        with hold():
+            ready.set()
+            leave[k].wait(60)
+
+    with ThreadPoolExecutor(3) as pool:
+        callers = []
+        for k in range(3):
+            ready = Event()
+            callers.append(pool.submit(stay, k, ready))
+            ready.wait(60)
+        for k in order:
+            assert blas_threads() == 1
+            leave[k].set()
+            callers[k].result()
         assert blas_threads() == 2
-        with pytest.raises(KeyError), one_blas_thread():
-            raise KeyError
-        assert blas_threads() == 2
+
+
+def test_errors_give_blas_its_threads_back(two_blas_threads):
+    with pytest.raises(KeyError), one_blas_thread(), one_blas_thread():
+        raise KeyError
+    assert blas_threads() == 2
 
 
 # -- our own -----------------------------------------------------------------------------------
@@ -163,6 +193,22 @@ def test_what_a_thread_raises_reaches_whoever_asked(at):
             return list(spread(work, range(8)))
 
     with pytest.raises(KeyError):
+        with_threads(2, run)
+
+
+def test_threads_see_what_the_caller_has_set():
+    meet = Barrier(2, timeout=60)
+
+    def work(item):
+        if item < 2:
+            meet.wait()
+        return np.ones(1) / np.zeros(1)
+
+    def run():
+        with own_threads(), np.errstate(divide="raise"):
+            return list(spread(work, range(2)))
+
+    with pytest.raises(FloatingPointError):
         with_threads(2, run)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,7 +24,8 @@ ROUND = 8
 
 _lock = Lock()
 _users = 0
-_limits: Any = None
+_limits = ExitStack()
+_keeper: ThreadPoolExecutor | None = None
 
 
 class _Crew(NamedTuple):
@@ -32,25 +33,6 @@ class _Crew(NamedTuple):
 
     helpers: int = 0
     pool: Executor | None = None
-
-    def work(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        results: list[Any] = [None] * len(items)
-        turns = iter(range(len(items)))  # whose next is one step of the interpreter
-
-        def take_turns() -> None:
-            for i in turns:
-                results[i] = work(items[i])
-
-        busy = []
-        if self.pool is not None:
-            busy = [self.pool.submit(take_turns) for _ in range(min(self.helpers, len(items) - 1))]
-        try:
-            with _as_crew(ALONE):
-                take_turns()
-        finally:
-            for helper in busy:
-                helper.result()
-        return results
 
 
 ALONE = _Crew()
@@ -63,20 +45,34 @@ def one_blas_thread() -> Iterator[None]:
     """Hold BLAS to one thread, until the last of those who asked for it has left.
 
     The number of threads is the process's, not the caller's: if everyone restored what they found,
-    callers in threads of their own would restore each other's limit.
+    callers in threads of their own would restore each other's limit. And only the thread that has
+    set a limit can take it back (threadpoolctl sees to that), so one who leaves before others
+    leaves the limit to a keeper.
     """
-    global _users, _limits
+    global _users, _keeper
     with _lock:
-        if not _users:
-            _limits = threadpool_limits(1, "blas")
+        first = not _users
+        if first:
+            _hold()
         _users += 1
     try:
         yield
     finally:
         with _lock:
             _users -= 1
-            if not _users:
-                _limits.restore_original_limits()
+            if first:
+                _limits.close()
+                if _users:
+                    _keeper = ThreadPoolExecutor(1)
+                    _keeper.submit(_hold).result()
+            elif not _users and _keeper is not None:
+                _keeper.submit(_limits.close).result()
+                _keeper.shutdown()
+                _keeper = None
+
+
+def _hold() -> None:
+    _limits.enter_context(threadpool_limits(1, "blas"))
 
 
 @contextmanager
@@ -94,8 +90,7 @@ def own_threads() -> Iterator[None]:
     with one_blas_thread(), ExitStack() as stack:
         crew = ALONE
         if helpers:
-            start = (helpers, "gorelm", _crew.set, (ALONE,))
-            crew = _Crew(helpers, stack.enter_context(ThreadPoolExecutor(*start)))
+            crew = _Crew(helpers, stack.enter_context(ThreadPoolExecutor(helpers, "gorelm")))
         with _as_crew(crew):
             yield
 
@@ -128,7 +123,29 @@ def spread(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Re
         return
     every, some = list(items), ROUND * (crew.helpers + 1)
     for start in range(0, len(every), some):
-        yield from crew.work(work, every[start : start + some])
+        yield from _shared(work, every[start : start + some], crew.pool, crew.helpers)
+
+
+def _shared(
+    work: Callable[[Item], Result], items: Sequence[Item], pool: Executor, helpers: int
+) -> list[Result]:
+    results: list[Any] = [None] * len(items)
+    turns = iter(range(len(items)))  # whose next is one step of the interpreter
+
+    def take_turns() -> None:
+        for i in turns:
+            results[i] = work(items[i])
+
+    with _as_crew(ALONE):
+        count = min(helpers, len(items) - 1)
+        busy = [pool.submit(copy_context().run, take_turns) for _ in range(count)]
+        try:
+            take_turns()
+        finally:
+            wait(busy)
+    for helper in busy:
+        helper.result()
+    return results
 
 
 def pieces(size: int) -> list[slice]:

@@ -98,7 +98,7 @@ def solve(
     keep_live : bool, default=False
         Return the run itself with the solution, to go on with.
     directions : Directions, optional
-        The leading ones of H, where the factor does not know them.
+        The leading ones of H; by default those that the factor knows, if any.
     """
     run = _Run(rows, factor, settings, direct, callback, directions)
     return run.solve(problem, start, live, keep_state=keep_state, keep_live=keep_live)

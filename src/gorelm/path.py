@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gorelm.admm import ADAPTIVE, Record, Settings
+from gorelm.directions import DIRECTIONS
 from gorelm.grid import Grid
 from gorelm.problem import LossName, Problem
 from gorelm.prox import Array
@@ -96,7 +97,7 @@ def gorelm_path(
     tol, max_iter
         Relative duality gap at which each problem stops, and its most iterations (with half as many
         again on few nodes before). For gaps of 1e-3 or more, steps on a large tall H are taken in
-        float32 and proven in float64. Results do not depend on the number of threads.
+        float32 and proven in float64, with the same digits for every number of threads.
     memory_budget : float, default=2**30
         Bytes that the state of a batch may take beyond H, T and the result; the grid is split to
         stay below. Where that leaves no room for steps in float32, there are none: results then
@@ -215,12 +216,13 @@ def _plan(system: System, shape: tuple[int, int], budget: float) -> _Plan:
     # A state is kept once, and in several copies while neighbours are mixed and the batch runs.
     row, node = n_targets * system.H.itemsize * n_rows, n_targets * 8 * n_hidden
     problem, line = 6 * row + 14 * node, 2 * (row + node) * n_lams
+    polish = 12 * DIRECTIONS * n_rows
 
     def plan(spare: float) -> _Plan:
         share = spare / 2
         at_once = max(1, int(share // problem))
         kept = int(share // line) if system.keeps_states else 0
-        need = min(at_once, n_lams) * problem + min(kept, n_lines) * line
+        need = min(at_once, n_lams) * problem + min(kept, n_lines) * line + polish
         return _Plan(at_once, kept, share, need)
 
     budget = min(budget, 2.0**60)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
@@ -20,7 +21,7 @@ Result = TypeVar("Result")
 # in the same places however many share it: a sum's digits depend on where it is cut.
 PIECE = 256
 # Items for each thread whose results may wait for those before them: they can be large.
-ROUND = 8
+ROUND = 4
 
 _lock = Lock()
 _users = 0
@@ -90,7 +91,9 @@ def own_threads() -> Iterator[None]:
     with one_blas_thread(), ExitStack() as stack:
         crew = ALONE
         if helpers:
-            crew = _Crew(helpers, stack.enter_context(ThreadPoolExecutor(helpers, "gorelm")))
+            # Some libraries count threads for each of them.
+            pool = ThreadPoolExecutor(helpers, "gorelm", threadpool_limits, (1, "blas"))
+            crew = _Crew(helpers, stack.enter_context(pool))
         with _as_crew(crew):
             yield
 
@@ -136,16 +139,29 @@ def _shared(
         for i in turns:
             results[i] = work(items[i])
 
+    busy: list[Future[None]] = []
     with _as_crew(ALONE):
-        count = min(helpers, len(items) - 1)
-        busy = [pool.submit(copy_context().run, take_turns) for _ in range(count)]
         try:
+            with suppress(RuntimeError):  # no more threads, at the interpreter's exit for one
+                for _ in range(min(helpers, len(items) - 1)):
+                    busy.append(pool.submit(copy_context().run, take_turns))
             take_turns()
         finally:
             wait(busy)
     for helper in busy:
         helper.result()
     return results
+
+
+def _forget() -> None:
+    """Begin anew in a forked process, which has none of the threads."""
+    global _lock, _users, _limits, _keeper
+    _lock, _users, _limits, _keeper = Lock(), 0, ExitStack(), None
+    _crew.set(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def pieces(size: int) -> list[slice]:

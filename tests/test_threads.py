@@ -43,6 +43,7 @@ def test_threads_do_not_show_in_a_path(monkeypatch, loss):
         )
 
     one, *others = [with_threads(count, run) for count in (1, 2, 3)]
+    others.append(with_threads(2, lambda: in_a_thread(run)))
     for other in others:
         for name in vars(one):
             np.testing.assert_array_equal(getattr(other, name), getattr(one, name))

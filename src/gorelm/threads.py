@@ -10,6 +10,7 @@ from contextvars import ContextVar, copy_context
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
+import threadpoolctl
 from threadpoolctl import threadpool_info, threadpool_limits
 
 __all__ = ["alone", "one_blas_thread", "own_threads", "pieces", "spread"]
@@ -73,6 +74,10 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _hold() -> None:
+    controller: Any = getattr(threadpoolctl, "OpenBLASController", None)
+    if hasattr(controller, "clear_controlling_thread"):
+        # Otherwise a limit set by another thread would be left as it is, without a word.
+        controller.clear_controlling_thread(force=True)
     _limits.enter_context(threadpool_limits(1, "blas"))
 
 

@@ -1,7 +1,7 @@
 """Test error on real data with contaminated training targets, against methods of other families.
 
     GORELM_DATA=folder python benchmarks/accuracy.py [--sets andro,slump] [--methods SVR,Huber]
-        [--splits 20] [--ratios 0,0.2,0.4] [--kind rows] [--results accuracy.jsonl]
+        [--splits 20] [--ratios 0,0.2,0.4] [--kind rows] [--jobs 1] [--results accuracy.jsonl]
     python benchmarks/accuracy.py --table [--paper results.csv] [--results accuracy.jsonl]
     python benchmarks/accuracy.py --table --results docs/results/accuracy.jsonl   # as published
 
@@ -50,6 +50,7 @@ from sklearn.model_selection import KFold, ParameterGrid
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.svm import SVR
 from sklearn.utils import check_random_state
+from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
 from gorelm.datasets import CONTAMINATIONS, MULAN_TARGETS, contaminate, load_mulan
@@ -184,7 +185,8 @@ def run(method: str, data: Any, kind: str, ratio: float, split: int) -> dict[str
     X, T = data.data, data.target
     rng = check_random_state(split)
     train, test = np.split(rng.permutation(len(X)), [round(len(X) * 2 / 3)])
-    T_train, _ = contaminate(T[train], ratio, kind=kind, random_state=rng)
+    how = "rows" if kind == "none" else kind  # none are drawn with ratio 0
+    T_train, _ = contaminate(T[train], ratio, kind=how, random_state=rng)
     start = time.process_time()
     try:
         P, params = METHODS[method](X[train], T_train, X[test], split)
@@ -203,16 +205,30 @@ def benchmark(args: argparse.Namespace) -> None:
         except FileNotFoundError:
             print(f"skipped {name}: no file", flush=True)
     order = sorted(sets, key=lambda name: len(sets[name].data) * 2 / 3 > MANY_ROWS)
-    for split in range(args.splits):
-        for name, ratio, method in product(order, args.ratios, args.methods or METHODS):
-            kind = args.kind if ratio else "none"
-            if (kind, ratio, name, split, method) in done:
-                continue
-            line = {"set": name, "kind": kind, "ratio": ratio, "split": split, "method": method}
-            line |= run(method, sets[name], args.kind, ratio, split)
-            with args.results.open("a") as file:
-                file.write(json.dumps(line, default=float) + "\n")
-            print(json.dumps(line, default=float), flush=True)
+    cells = product(range(args.splits), order, args.ratios, args.methods or METHODS)
+    todo = [
+        (name, args.kind if ratio else "none", ratio, split, method)
+        for split, name, ratio, method in cells
+        if (args.kind if ratio else "none", ratio, name, split, method) not in done
+    ]
+    runs = Parallel(n_jobs=args.jobs, return_as="generator_unordered")(
+        delayed(line_of)(sets[name], name, *case) for name, *case in todo
+    )
+    for line in runs:
+        text = json.dumps(line, default=float)
+        with args.results.open("a") as file:
+            file.write(text + "\n")
+        print(text, flush=True)
+
+
+def line_of(
+    data: Any, name: str, kind: str, ratio: float, split: int, method: str
+) -> dict[str, Any]:
+    """Return what the results file keeps of one run."""
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    line = {"set": name, "kind": kind, "ratio": ratio, "split": split, "method": method}
+    with threadpool_limits(1):
+        return line | run(method, data, kind, ratio, split)
 
 
 def read(results: Path) -> dict[tuple, dict[str, float]]:
@@ -305,6 +321,7 @@ def main() -> None:
         "--ratios", type=lambda text: [float(r) for r in words(text)], default=[0.0, 0.2, 0.4]
     )
     parser.add_argument("--kind", choices=sorted(CONTAMINATIONS), default="rows")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--results", type=Path, default=Path("accuracy.jsonl"))
     parser.add_argument("--table", action="store_true", help="only print what the file holds")
     parser.add_argument("--paper", type=Path, help="the paper's results, to print next to ours")
@@ -312,9 +329,7 @@ def main() -> None:
     if unknown := set(args.methods or ()) - set(METHODS):
         parser.error(f"unknown methods: {', '.join(unknown)}")
     if not args.table:
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        with threadpool_limits(1):
-            benchmark(args)
+        benchmark(args)
     tables(args)
 
 

@@ -48,23 +48,25 @@ from gorelm.threads import one_blas_thread
 
 __all__ = ["RobustELMRegressor"]
 
-# Share of the variance of the rows' mean log errors that two groups must explain to be two: a bell
-# has 0.64, clean real data up to 0.73, data with 20 or 40 % of wrong rows from 0.77 on.
+# These were chosen by `benchmarks/defaults.py`, on tables outside of all tests.
+# Share of the variance of the rows' mean log errors that two groups must explain to be two; a bell
+# has 0.64.
 TWO_GROUPS = 0.75
-OUTER_FENCE = 3.0  # Tukey's, for rows to set aside once the groups are known
+INNER_FENCE, OUTER_FENCE = 1.5, 3.0  # Tukey's: where the loss bends, which rows are named
 FAR_FENCE = 10.0  # beyond it even a single row is pulled in
 # Spreads of the targets. Looking for two groups, larger errors count as this at first; where there
 # is one group, smaller errors are no reason to doubt a row.
 GROSS = 10.0
 FEW_ROWS = 5000
-FARTHEST_INPUT = 20.0  # standard deviations; beyond, hidden nodes would extrapolate
+FARTHEST_INPUT = 10.0  # standard deviations; beyond, hidden nodes would extrapolate
 NODES, MOST_NODES = 1000, 3000
 MANY_CELLS = 10**8  # of H, rows times nodes, from which on there are no more nodes than NODES
 # How far from the best penalty of a sample to look for that of all rows: more data need less.
 STEPS_FROM_SAMPLE = np.arange(-1, 4)
 FINALISTS = 8
+SCREEN_MEMBERS = 1
 FEW_CHANGES = 0.01  # share of rows that may change sides without another search
-MUCH_WORSE = 2.0  # times the best layer's squared error: too much for a member
+MUCH_WORSE = 1.25  # times the best layer's squared error: too much for a member
 
 
 @parameters
@@ -80,9 +82,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_hidden : int or "auto", default="auto"
         Hidden nodes of every member. "auto": 1000, and with more than 2000 rows half as many nodes
         as rows, up to 3000 (fewer again from 33,000 rows on, to bound the memory).
-    n_members : int, default=6
-        Most networks to average; those with more than twice the squared error of the best are left
-        out.
+    n_members : int, default=4
+        Most networks to average; those with more than 1.25 times the squared error of the best are
+        left out.
     cv : int, splitter or iterable of splits, default=5
         Folds of the search.
     search_rows : int, default=1000
@@ -144,7 +146,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     }
 
     n_hidden: int | str = "auto"
-    n_members: int = 6
+    n_members: int = 4
     cv: Any = 5
     search_rows: int = 1000
     missing_targets: str = "error"
@@ -212,7 +214,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         known = ~np.isnan(scaled) & usable[:, None]
         # Robust paths take longer than ridges, and their layers need not be the very best.
         sample = self._sample(usable, known, folds, seed, max(self.search_rows // 2, 2))
-        members = rows.best(every(SCREEN_LAYERS), "l21", usable, sample, "screening rows")[:3]
+        members = rows.best(every(SCREEN_LAYERS), "l21", usable, sample, "screening rows")
+        members = members[:SCREEN_MEMBERS]
         errors = rows.average(members, "l21", usable, sample, folds) - rows.T
         tested = usable & _tested(folds, len(T))
         sizes = log_sizes(errors)
@@ -255,7 +258,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             predicted = rows.average(members, "squared", kept, sample, folds)
             fitted = kept & tested
             norms = _known_norms(predicted - rows.T)[fitted]
-            self._delta = outlier_threshold(norms, w[fitted], whisker=OUTER_FENCE)
+            self._delta = outlier_threshold(norms, w[fitted], whisker=INNER_FENCE)
             judged = telling if telling.any() else slice(None)
             expected = scaling.undo(predicted)
             sizes = log_sizes(((expected - T) / spread)[:, judged])

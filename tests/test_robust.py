@@ -4,6 +4,7 @@ import inspect
 import pickle
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gorelm import RELMRegressor, RobustELMRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import split_in_two
-from gorelm.estimators.candidates import SEARCH_LAYERS, Layer, Rows, spread_of
-from gorelm.estimators.robust import MUCH_WORSE
+from gorelm.estimators import robust
+from gorelm.estimators.candidates import LINEAR, SEARCH_LAYERS, Layer, Rows, spread_of
 from gorelm.metrics import arrmse
 from gorelm.selection import folds_of
 
@@ -148,7 +149,7 @@ def test_scores_are_out_of_fold():
 
 
 def test_out_of_fold_predictions_by_hand(monkeypatch):
-    monkeypatch.setattr("gorelm.estimators.robust.MUCH_WORSE", np.inf)  # two members, not one
+    monkeypatch.setattr(robust, "MUCH_WORSE", np.inf)  # two members, not one
     data = make_data(60)
     folds = list(KFold(3).split(data.X))
     model = make(cv=folds).fit(data.X, data.T)
@@ -572,7 +573,11 @@ def test_members(n_members):
     model = make(n_members=n_members).fit(data.X, data.T)
     layers = len(model.cv_results_["mean_test_score"])
     scores = model.cv_results_["mean_test_score"][:n_members]
-    assert len(model.members_) == (scores >= MUCH_WORSE * scores[0]).sum() <= min(n_members, layers)
+    assert (
+        len(model.members_)
+        == (scores >= robust.MUCH_WORSE * scores[0]).sum()
+        <= min(n_members, layers)
+    )
     table = pd.DataFrame(model.cv_results_)
     assert table["mean_test_score"].is_monotonic_decreasing
     assert not table.isna().any(axis=None)
@@ -841,3 +846,18 @@ def test_split_has_the_unit_of_the_scores(scores, unit, shift):
     assert again == pytest.approx(explained, rel=1e-9)
     if np.isfinite(threshold) and moved != unit * (threshold + shift):
         assert _explained(scores, moved / unit - shift) == pytest.approx(explained, rel=1e-9)
+
+
+def test_defaults_are_those_that_were_chosen():
+    page = (Path(__file__).parents[1] / "docs/results/defaults.md").read_text()
+    constants = dict(re.findall(r"^([A-Z_]+) = (\S+)$", page, re.MULTILINE))
+    assert len(constants) == 6
+    assert {name: getattr(robust, name) for name in constants} == {
+        name: float(value) for name, value in constants.items()
+    }
+    rounds = page.split("layers for ")[1:]
+    members, limit = re.match(r"(\d+) members, none beyond (\S+) times", rounds[-1]).groups()
+    assert (RobustELMRegressor().n_members, robust.MUCH_WORSE) == (int(members), float(limit))
+    chosen = re.findall(r"Layer\(activation='(\w+)', spread=(\S+), direct_link=(\w+)\)", rounds[-1])
+    layers = [Layer(name, float(spread), link == "True") for name, spread, link in chosen]
+    assert (LINEAR, *layers) == SEARCH_LAYERS

@@ -265,8 +265,9 @@ def test_convergence_is_the_history(fitted):
     assert plain.lines_["sigma"] == []  # nothing is sparse, there is no such split
 
 
-def test_convergence_of_members_and_parts(fitted):
-    model = fitted["robust"]
+def test_convergence_of_members_and_parts(monkeypatch):
+    monkeypatch.setattr("gorelm.estimators.robust.MUCH_WORSE", np.inf)  # two members, not one
+    model = clone(MODELS["robust"]).fit(X, T)
     assert model.contaminated_
     display = ConvergenceDisplay.from_estimator(model)
     assert len(display.lines_["dual_gap"]) == len(model.members_) == 2

@@ -126,7 +126,7 @@ def greedy(tasks: list[tuple], n_members: int, much_worse: float) -> list[int]:
     """Return layers in the order of their use, and print what each gains."""
     chosen = [GRID.index(LINEAR)]
     error = mean_error(tasks, chosen, n_members, much_worse)
-    while True:
+    while len(chosen) < len(GRID):
         trials = {
             k: mean_error(tasks, [*chosen, k], n_members, much_worse)
             for k in range(len(GRID))
@@ -134,10 +134,11 @@ def greedy(tasks: list[tuple], n_members: int, much_worse: float) -> list[int]:
         }
         best = min(trials, key=lambda k: trials[k])
         if error - trials[best] < WORTH:
-            return chosen
+            break
         chosen.append(best)
         error = trials[best]
         print(f"  {np.exp(error):.4f} with {GRID[best]}", flush=True)
+    return chosen
 
 
 def choose_layers(run: Any) -> None:

@@ -48,7 +48,9 @@ from gorelm.threads import one_blas_thread
 
 __all__ = ["RobustELMRegressor"]
 
-# These were chosen by `benchmarks/defaults.py`, on tables outside of all tests.
+# `benchmarks/defaults.py` chose TWO_GROUPS, INNER_FENCE, FAR_FENCE, GROSS, FARTHEST_INPUT,
+# SCREEN_MEMBERS and MUCH_WORSE, on tables that no comparison uses; the others bound the cost.
+
 # Share of the variance of the rows' mean log errors that two groups must explain to be two; a bell
 # has 0.64.
 TWO_GROUPS = 0.75
@@ -64,7 +66,7 @@ MANY_CELLS = 10**8  # of H, rows times nodes, from which on there are no more no
 # How far from the best penalty of a sample to look for that of all rows: more data need less.
 STEPS_FROM_SAMPLE = np.arange(-1, 4)
 FINALISTS = 8
-SCREEN_MEMBERS = 1
+SCREEN_MEMBERS = 1  # layers whose average judges the rows at first
 FEW_CHANGES = 0.01  # share of rows that may change sides without another search
 MUCH_WORSE = 1.25  # times the best layer's squared error: too much for a member
 

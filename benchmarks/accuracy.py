@@ -53,9 +53,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
+from gorelm._features.scaling import Scaling
 from gorelm.datasets import CONTAMINATIONS, MULAN_TARGETS, contaminate, load_mulan
 from gorelm.metrics import arrmse
-from gorelm.scaling import Scaling
 
 OURS = "RobustELM"
 FOLDS = 3

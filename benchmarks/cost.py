@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 from scipy.optimize import nnls
 
-from gorelm.factor import CholeskyFactor, gram
-from gorelm.problem import Problem
-from gorelm.rows import Rows
+from gorelm._solver.linalg import CholeskyFactor, gram
+from gorelm._solver.problem import Problem
+from gorelm._solver.rows import Rows
 
 SIZES = [(n, L, m) for n in (10_000, 40_000) for L in (250, 1000) for m in (2, 8, 16)]
 WORKER_GB, CARD_GB, CARD_TB_PER_S = 48, 110, 3.2

@@ -40,11 +40,11 @@ from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
 from gorelm import RELMRegressor, RobustELMRegressor
+from gorelm._features.scaling import Scaling
 from gorelm.datasets import contaminate
 from gorelm.estimators import robust
-from gorelm.estimators.candidates import LINEAR, Layer, Rows, every
+from gorelm.estimators._search import LINEAR, Layer, Rows, every
 from gorelm.metrics import arrmse
-from gorelm.scaling import Scaling
 from gorelm.selection import folds_of
 
 SPREADS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)

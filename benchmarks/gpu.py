@@ -15,11 +15,11 @@ import time
 import numpy as np
 import torch
 
-from gorelm.admm import Settings
-from gorelm.backends.torch import TorchRows, held, hidden_outputs
-from gorelm.hidden import HiddenLayer
-from gorelm.problem import Problem
-from gorelm.solver import solve, solve_rows
+from gorelm._features.layer import HiddenLayer
+from gorelm._solver.admm import Settings
+from gorelm._solver.prepared import solve, solve_rows
+from gorelm._solver.problem import Problem
+from gorelm.backends.torch.rows import TorchRows, held, hidden_outputs
 
 N_FEATURES, LAM, ITERATIONS = 64, 1.0, 200
 

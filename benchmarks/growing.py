@@ -23,11 +23,11 @@ from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 
 from gorelm import GORELMRegressor, IGORELMRegressor, IRELMRegressor, RELMRegressor
-from gorelm.admm import Settings
+from gorelm._features.layer import HiddenLayer
+from gorelm._features.scaling import Scaling
+from gorelm._solver.admm import Settings
+from gorelm._solver.linalg import CholeskyFactor, ExplicitInverse, gram, product
 from gorelm.datasets import contaminate, load_mulan
-from gorelm.factor import CholeskyFactor, ExplicitInverse, gram, product
-from gorelm.hidden import HiddenLayer
-from gorelm.scaling import Scaling
 
 SETS = ("rf1", "scm20d", "enb")
 SIZES = range(100, 1001, 100)

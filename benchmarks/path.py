@@ -28,11 +28,11 @@ import numpy as np  # noqa: E402 (threads are pinned before NumPy loads)
 from solver import hidden_problem  # noqa: E402
 
 from gorelm import GORELMRegressorCV  # noqa: E402
-from gorelm.admm import ADAPTIVE, PAPER, Settings  # noqa: E402
+from gorelm._solver.admm import ADAPTIVE, PAPER, Settings  # noqa: E402
+from gorelm._solver.prepared import solve  # noqa: E402
+from gorelm._solver.problem import Problem  # noqa: E402
 from gorelm.datasets import contaminate, load_mulan  # noqa: E402
 from gorelm.path import Path, gorelm_path  # noqa: E402
-from gorelm.problem import Problem  # noqa: E402
-from gorelm.solver import solve  # noqa: E402
 
 GAP = 1e-3
 L1_RATIOS = np.array([0.0, 0.25, 0.5, 0.75, 1.0])

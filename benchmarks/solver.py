@@ -33,12 +33,12 @@ from gorelm import (
     ORELMRegressor,
     RELMRegressor,
 )
-from gorelm.admm import ADAPTIVE, PAPER
+from gorelm._features.layer import HiddenLayer
+from gorelm._features.scaling import Scaling
+from gorelm._solver.admm import ADAPTIVE, PAPER
+from gorelm._solver.prepared import solve
+from gorelm._solver.problem import Problem
 from gorelm.datasets import contaminate, load_mulan
-from gorelm.hidden import HiddenLayer
-from gorelm.problem import Problem
-from gorelm.scaling import Scaling
-from gorelm.solver import solve
 
 SETS = ("enb", "jura", "slump", "wq", "rf1", "scm20d")
 LAMS = (2.0**-8, 2.0**-3, 2.0**3)

@@ -44,7 +44,7 @@ def make(folder, n_rows, m):
 def child(folder, n_rows, n_hidden, budget):
     """Fit the first rows and print what it took."""
     from gorelm import GORELMRegressor
-    from gorelm.rows import Rows
+    from gorelm._solver.rows import Rows
     from gorelm.stream import RowBlocks
 
     spent, passes = [], []

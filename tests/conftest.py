@@ -39,3 +39,20 @@ def load_real() -> Callable[[str], Data]:
             pytest.skip(str(error))
 
     return load
+
+
+@pytest.fixture
+def data_home(tmp_path, monkeypatch):
+    """Small tables under the names of known data sets."""
+    home = tmp_path / "data"
+    home.mkdir()
+    for name, n_features, n_targets in (("slump", 7, 3), ("enb", 8, 2)):
+        rng = np.random.RandomState(n_features)
+        X = rng.uniform(size=(60, n_features))
+        T = np.sin(X @ rng.normal(size=(n_features, n_targets)))
+        columns = [f"@attribute c{j} numeric" for j in range(n_features + n_targets)]
+        rows = [",".join(f"{value:.6f}" for value in row) for row in np.hstack([X, T])]
+        text = "\n".join([f"@relation {name}", *columns, "@data", *rows])
+        (home / f"{name}.arff").write_text(text)
+    monkeypatch.setenv("GORELM_DATA", str(home))
+    return home

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import ElasticNet, MultiTaskElasticNet, Ridge
 
-from gorelm import certificate, rows, system
-from gorelm.admm import Settings, State
+from gorelm._solver import certificate, rows
+from gorelm._solver import prepared as system
+from gorelm._solver.admm import Settings, State
+from gorelm._solver.prepared import System, solve
+from gorelm._solver.problem import LOSSES, Problem
 from gorelm.path import default_lams, gorelm_path
-from gorelm.problem import LOSSES, Problem
-from gorelm.solver import solve
-from gorelm.system import System
-from oracles import Case, by_interior_point, draw, objective, scaled
+from support.oracles import Case, by_interior_point, draw, objective, scaled
 
 TALL, WIDE = (40, 15), (15, 40)
 RATIOS = [0.0, 0.25, 0.5, 0.75, 1.0]

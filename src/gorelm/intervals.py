@@ -19,12 +19,12 @@ from sklearn.utils import _safe_indexing, check_array, check_random_state, get_t
 from sklearn.utils._param_validation import HasMethods, Interval, RealNotInt, StrOptions
 from sklearn.utils.validation import _check_method_params, check_is_fitted
 
+from gorelm._solver.problem import Array
 from gorelm.diagnostics import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor
-from gorelm.estimators.base import all_or_nothing, parameters
-from gorelm.estimators.design import Mask, validate_targets
+from gorelm.estimators._base import all_or_nothing, parameters
+from gorelm.estimators._prepare import Mask, validate_targets
 from gorelm.estimators.robust import log_sizes
-from gorelm.prox import Array
 
 __all__ = ["ConformalRegressor"]
 

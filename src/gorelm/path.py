@@ -1,10 +1,11 @@
 r"""Whole regularisation paths: every lam and l1_ratio of a grid, for about the price of a few fits.
 
 The problems of a grid differ in two numbers, so they share H, T, one decomposition and every pass
-over the rows (`gorelm.admm` runs them as one batch). And they are neighbours: the optimum
+over the rows (`gorelm._solver.admm` runs them as one batch). And they are neighbours: the optimum
 :math:`F^*(\lambda)` is concave, its dual jointly so in the multipliers and :math:`\lambda`. What
 lies between the solutions at two lams is therefore nearly a solution, and often certified as good
-enough without a single iteration. So the grid is solved from coarse to fine, see `gorelm.grid`.
+enough without a single iteration. So the grid is solved from coarse to
+fine, see `gorelm._solver.grid`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gorelm.admm import ADAPTIVE, Record, Settings
-from gorelm.directions import DIRECTIONS
-from gorelm.grid import Grid
-from gorelm.problem import LossName, Problem
-from gorelm.prox import Array
-from gorelm.quick import reproducible
-from gorelm.system import System
+from gorelm._solver.admm import ADAPTIVE, Record, Settings
+from gorelm._solver.certificate import DIRECTIONS
+from gorelm._solver.grid import Grid
+from gorelm._solver.mixed_precision import reproducible
+from gorelm._solver.prepared import System
+from gorelm._solver.problem import Array, LossName, Problem
 
 __all__ = ["Path", "default_lams", "gorelm_path", "solve_path"]
 
@@ -85,7 +85,7 @@ def gorelm_path(
     l1_ratios : float or array, default=0
         Shares of the l2,1 penalty.
     loss : {"l21", "l1", "squared"}, default="l21"
-        See `gorelm.problem`.
+        See `gorelm._solver.problem`.
     tau, delta : float
         Weight of the errors; norm up to which robust losses are quadratic.
     grouped : bool, default=True
@@ -123,7 +123,7 @@ def gorelm_path(
     ((2, 9, 20, 2), True)
     """
     if type(H).__module__.split(".")[0] == "torch":
-        from gorelm.backends.torch_path import tensor_system
+        from gorelm.backends.torch.path import tensor_system
 
         make_system = tensor_system
         T = T if hasattr(T, "ndim") else np.asarray(T, dtype=float)

@@ -12,7 +12,7 @@ from gorelm.cli.reading import saying_warnings
 from gorelm.cli.summary import wrapped
 from gorelm.datasets.fetch import suggest
 from gorelm.datasets.table import read_table
-from gorelm.estimators.cells import in_words
+from gorelm.estimators._encoding import in_words
 from gorelm.estimators.table import TableRegressor
 
 __all__ = ["predicted"]

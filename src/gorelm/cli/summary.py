@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from gorelm._features.scaling import Scaling
+from gorelm._solver.problem import Array
 from gorelm.cli.reading import Table
-from gorelm.estimators.cells import columns_of, shortened
-from gorelm.prox import Array
-from gorelm.scaling import Scaling
+from gorelm.estimators._encoding import columns_of, shortened
 
 __all__ = [
     "columns",
@@ -92,7 +92,7 @@ def of_errors(model: Any, table: Table) -> list[str]:
 
 def of_networks(model: Any) -> list[str]:
     """Say which settings were chosen, and how near to its optimum each network is."""
-    from gorelm.estimators.candidates import spread_of
+    from gorelm.estimators._search import spread_of
 
     robust = model.regressor_
     members, tried = robust.members_, robust.cv_results_

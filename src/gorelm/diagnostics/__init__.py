@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from gorelm.diagnostics.convergence import ConvergenceDisplay
     from gorelm.diagnostics.growth import GrowthDisplay
     from gorelm.diagnostics.outliers import OutlierDisplay
-    from gorelm.diagnostics.page import write_fit_report
     from gorelm.diagnostics.paths import PathDisplay
     from gorelm.diagnostics.predictions import PredictedObservedDisplay
+    from gorelm.diagnostics.report.page import write_fit_report
 
 __all__ = [
     "ConvergenceDisplay",
@@ -35,7 +35,7 @@ _MODULES = {
     "OutlierDisplay": "outliers",
     "PathDisplay": "paths",
     "PredictedObservedDisplay": "predictions",
-    "write_fit_report": "page",
+    "write_fit_report": "report.page",
 }
 
 

@@ -11,8 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox, IdentityTransform
 
+from gorelm._solver.problem import Array
 from gorelm.diagnostics.drawing import INK
-from gorelm.prox import Array
 
 __all__ = ["PointLabels"]
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gorelm._solver.problem import Array
 from gorelm.diagnostics.drawing import (
     BLUE,
     INK,
@@ -22,7 +23,6 @@ from gorelm.diagnostics.drawing import (
     spans_decades,
 )
 from gorelm.diagnostics.fitted import row_scores
-from gorelm.prox import Array
 
 __all__ = ["OutlierDisplay"]
 

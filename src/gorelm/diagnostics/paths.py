@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm._solver.problem import Array
 from gorelm.diagnostics.drawing import (
     INK,
     SERIES,
@@ -19,7 +20,6 @@ from gorelm.diagnostics.drawing import (
     spans_decades,
 )
 from gorelm.diagnostics.fitted import innermost, within
-from gorelm.prox import Array
 
 __all__ = ["PathDisplay", "searching"]
 

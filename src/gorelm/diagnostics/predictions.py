@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm._solver.problem import Array
 from gorelm.diagnostics.drawing import (
     BLUE,
     INK,
@@ -21,7 +22,6 @@ from gorelm.diagnostics.drawing import (
 )
 from gorelm.diagnostics.fitted import attribute, out_of_fold, row_scores
 from gorelm.diagnostics.targets import as_table, names_of_targets
-from gorelm.prox import Array
 
 __all__ = ["PredictedObservedDisplay"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gorelm.prox import Array
-from gorelm.quantiles import weighted_quantiles
+from gorelm._features.scaling import weighted_quantiles
+from gorelm._solver.problem import Array
 
 __all__ = ["outlier_threshold", "split_in_two"]
 

@@ -13,7 +13,7 @@ from gorelm.estimators.cv import (
     ORELMRegressorCV,
     RELMRegressorCV,
 )
-from gorelm.estimators.incremental import (
+from gorelm.estimators.growing import (
     EMELMRegressor,
     IELMRegressor,
     IGORELMRegressor,

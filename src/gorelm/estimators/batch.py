@@ -9,15 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
-from gorelm.admm import PAPER, Record, Settings
+from gorelm._solver.admm import PAPER, Record, Settings
+from gorelm._solver.least_squares import minimum_norm
+from gorelm._solver.linalg import product
+from gorelm._solver.problem import Array, Problem
+from gorelm.estimators._base import SizedELM, Weights, by_pattern, parameters
 from gorelm.estimators._docs import document
-from gorelm.estimators.base import SizedELM, Weights, by_pattern, parameters
-from gorelm.estimators.design import Mask
-from gorelm.estimators.large import LargeELM
-from gorelm.factor import product
-from gorelm.problem import Problem
-from gorelm.prox import Array
-from gorelm.solver import minimum_norm
+from gorelm.estimators._owners import LargeELM
+from gorelm.estimators._prepare import Mask
 
 __all__ = [
     "ELMRegressor",

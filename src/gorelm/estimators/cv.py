@@ -7,17 +7,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gorelm._solver.problem import Problem
+from gorelm.estimators._base import IterativeELM, parameters
 from gorelm.estimators._docs import document
-from gorelm.estimators.base import IterativeELM, parameters
+from gorelm.estimators._search import GRID, SearchingELM
 from gorelm.estimators.batch import (
     GORELMRegressor,
     GRELMRegressor,
     ORELMRegressor,
     RELMRegressor,
 )
-from gorelm.estimators.searching import GRID, SearchingELM
 from gorelm.path import checked_grid
-from gorelm.problem import Problem
 
 __all__ = [
     "GORELMRegressorCV",

@@ -1,362 +1,297 @@
-"""The growing protocol: add nodes to a fitted network, by hand or until a rule says stop."""
+"""The growing methods: I-ELM, EM-ELM, IR-ELM and IGOR-ELM."""
 
 from __future__ import annotations
 
-import time
-from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from collections.abc import Callable
+from dataclasses import field
+from numbers import Real
+from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.model_selection import KFold, ShuffleSplit, check_cv
-from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, RealNotInt
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils._param_validation import Interval, StrOptions
 
-from gorelm.estimators.base import (
-    BaseELM,
-    Weights,
-    all_or_nothing,
-    parameters,
-    require_finite,
-)
-from gorelm.estimators.design import Design, Mask, usable_rows
-from gorelm.estimators.network import Machine, Network, Table, ratio
-from gorelm.factor import Indices
-from gorelm.prox import Array
+from gorelm._solver.least_squares import GrowingLeastSquares, ResidualFitting
+from gorelm._solver.linalg import Indices
+from gorelm._solver.prepared import System
+from gorelm._solver.problem import Array, Problem
+from gorelm.estimators._base import IterativeELM, Weights, parameters
+from gorelm.estimators._docs import document
+from gorelm.estimators._growing import GrowingELM, Machine
+from gorelm.estimators._prepare import Mask
+from gorelm.estimators.batch import GORELMRegressor, gor_problem
 
-__all__ = ["GrowingELM", "Machine"]
+__all__ = ["EMELMRegressor", "IELMRegressor", "IGORELMRegressor", "IRELMRegressor"]
 
-_COUNT = Interval(Integral, 1, None, closed="left")
-
-Growth = dict[str, float]
+_POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
+class _Patterns:
+    """Machines for methods that treat targets separately: one for all known in the same rows.
+
+    Parameters
+    ----------
+    start : callable
+        Makes a machine from H, T and omega.
+    H, T, omega, observed
+        The rows, as `BaseELM._solve` takes them.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Array, Array, Array | None], Any],
+        H: Array,
+        T: Array,
+        omega: Array | None,
+        observed: Mask | None,
+    ) -> None:
+        self._shape = T.shape
+        patterns, which = np.ones((1, 1), dtype=bool), np.zeros(T.shape[1], dtype=int)
+        if observed is not None:
+            patterns, which = np.unique(observed, axis=1, return_inverse=True)
+        self._parts: list[tuple[Any, Indices, Any]] = []
+        for k, pattern in enumerate(patterns.T):
+            columns = np.flatnonzero(which.ravel() == k)
+            rows = slice(None) if pattern.all() else pattern
+            weights = None if omega is None else omega[rows]
+            self._parts.append((rows, columns, start(H[rows], T[rows][:, columns], weights)))
+
+    def extend(self, dH: Array) -> None:
+        for rows, _, machine in self._parts:
+            machine.extend(dH[rows])
+
+    def keep(self, nodes: Indices) -> None:
+        for _, _, machine in self._parts:
+            machine.keep(nodes)
+
+    def outputs(self, coef: Array) -> Array:
+        out = np.zeros(self._shape)
+        for rows, columns, machine in self._parts:
+            part = out[rows]
+            part[:, columns] = machine.outputs(coef[:, columns])
+            out[rows] = part
+        return out
+
+    def solve(self, solve: Callable[[Any], tuple[Array, float]]) -> Weights:
+        """Join the weights and objectives that `solve` finds for every machine."""
+        found = [(columns, *solve(machine)) for _, columns, machine in self._parts]
+        coef = np.empty((len(found[0][1]), self._shape[1]))
+        for columns, part, _ in found:
+            coef[:, columns] = part
+        return Weights(coef, objective=float(sum(objective for _, _, objective in found)))
+
+
+@document
 @parameters
-class GrowingELM(BaseELM):
-    """A `BaseELM` that adds nodes; methods differ in `_machine` and `_find`."""
+class IELMRegressor(GrowingELM):
+    r"""Incremental ELM: one node after the other, fitted to what the others left over.
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **BaseELM._parameter_constraints,
-        "n_initial": [_COUNT],
-        "n_step": [_COUNT],
-        "max_hidden": [_COUNT],
-        "target_error": [Interval(Real, 0, None, closed="left"), None],
-        "patience": [_COUNT, None],
-        "min_improvement": [Interval(Real, 0, 1, closed="left")],
-        "max_pruned": [Interval(Real, 0, 1, closed="right"), None],
-        "validation": [Interval(RealNotInt, 0, 1, closed="neither"), "cv_object", None],
-        "prune_on_grow": ["boolean"],
-        "warm_start": ["boolean"],
-    }
+    .. math:: \beta_j = \frac{h_j' e_{j-1}}{h_j' h_j}, \qquad e_j = e_{j-1} - h_j \beta_j,
+              \qquad e_0 = T.
 
-    n_initial: int = 100
-    n_step: int = 100
-    max_hidden: int = 1000
-    target_error: float | None = None
-    patience: int | None = None
-    min_improvement: float = 1e-3
-    max_pruned: float | None = None
-    validation: Any = None
-    prune_on_grow: bool = False
-    warm_start: bool = False
+    Weights once found stay as they are, so a node costs a pass over the rows and no more; the
+    squared error never increases, and is larger than that of the other methods.
 
-    # -- for each method to define ---------------------------------------------------------------
+    Parameters
+    ----------
+    {growing}
+    {layer}
+    {seed}
+
+    Attributes
+    ----------
+    {grown}
+    {fitted}
+
+    Examples
+    --------
+    >>> from gorelm import IELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(200, outlier_ratio=0.0, random_state=0)
+    >>> model = IELMRegressor(max_hidden=200, random_state=0).fit(data.X, data.T)
+    >>> [record["n_hidden"] for record in model.grow(50).growth_]
+    [100.0, 200.0, 250.0]
+    """
 
     def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
-        """Begin with these nodes."""
-        raise NotImplementedError
+        return _Patterns(lambda H, T, _: ResidualFitting(H, T), H, T, omega, observed)
+
+    def _find(self, machine: _Patterns) -> Weights:
+        return machine.solve(ResidualFitting.solve)
+
+
+@document
+@parameters
+class EMELMRegressor(GrowingELM):
+    r"""Error-minimised ELM: least squares without regularisation, for nodes in groups.
+
+    .. math:: B = H^\dagger T,
+
+    at every size what `ELMRegressor` finds, but only new columns of H meet the rows. H may have
+    any rank.
+
+    Parameters
+    ----------
+    {growing}
+    {layer}
+    {seed}
+
+    Attributes
+    ----------
+    {grown}
+    {fitted}
+
+    Examples
+    --------
+    >>> from gorelm import EMELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(300, outlier_ratio=0.0, random_state=0)
+    >>> model = EMELMRegressor(n_initial=10, n_step=10, max_hidden=200, target_error=0.3,
+    ...                        random_state=0).fit(data.X, data.T)
+    >>> model.stopped_by_
+    'target_error'
+    """
+
+    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
+        return _Patterns(lambda H, T, _: GrowingLeastSquares(H, T), H, T, omega, observed)
+
+    def _find(self, machine: _Patterns) -> Weights:
+        return machine.solve(GrowingLeastSquares.solve)
+
+
+@document
+@parameters
+class IRELMRegressor(GrowingELM):
+    r"""Incremental regularised ELM: ridge, for nodes in groups.
+
+    .. math:: B = (H'H + I/C)^{-1} H'T,
+
+    at every size what ``RELMRegressor(C)`` finds. New nodes border the Cholesky factor of
+    :math:`H'H + I/C` instead of starting it again.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Weight of the errors against the penalty; smaller is smoother.
+    {growing}
+    {layer}
+    {seed}
+
+    Attributes
+    ----------
+    {grown}
+    {fitted}
+
+    Examples
+    --------
+    >>> from gorelm import IRELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(300, outlier_ratio=0.0, random_state=0)
+    >>> model = IRELMRegressor(C=100, validation=5, patience=2, random_state=0)
+    >>> model.fit(data.X, data.T).stopped_by_ in ("patience", "max_hidden")
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GrowingELM._parameter_constraints,
+        "C": [_POSITIVE],
+    }
+
+    C: float = field(default=1.0, kw_only=False)
+
+    def _problem(self) -> Problem:
+        return Problem("squared", self.C, 0.0, 1.0)
+
+    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
+        def start(H: Array, T: Array, omega: Array | None) -> System:
+            return System(H, T, self._problem(), omega, capacity=self.max_hidden)
+
+        return _Patterns(start, H, T, omega, observed)
+
+    def _find(self, machine: _Patterns) -> Weights:
+        def solve(system: System) -> tuple[Array, float]:
+            found = system.solve(self._problem())
+            return found.coef[:, 0], found.objective[0]
+
+        return machine.solve(solve)
+
+
+@document
+@parameters
+class IGORELMRegressor(GrowingELM, IterativeELM):
+    r"""Incremental generalised outlier-robust ELM: a GOR-ELM that grows.
+
+    .. math:: \min_B\; \tau \sum_i h_\delta(\|h_i B - t_i\|_2) + \lambda\alpha \|B\|_{2,1}
+              + \frac{\lambda(1-\alpha)}{2} \|B\|_F^2, \qquad \alpha = \texttt{l1\_ratio},
+
+    at every size what ``GORELMRegressor(lam, l1_ratio)`` finds, with its certificate. The iteration
+    goes on from where it stood, new nodes border the Cholesky factor of :math:`H'H + sI`, and of
+    the hidden outputs only the new columns are computed.
+
+    ``solver="paper"`` runs the published iteration on that factor, ``solver="paper-inverse"`` on
+    the published update of the explicit inverse. The latter is for comparison: each update
+    multiplies rounding by about the condition number of :math:`H'H + sI`, and after a few of them
+    no digit is left.
+
+    Parameters
+    ----------
+    lam : float, default=1.0
+        Weight of the penalty; larger is smoother, see `GORELMRegressor`.
+    l1_ratio : float, default=0.0
+        Share of the l2,1 penalty, which empties nodes for all targets together.
+    tau : float, default=1.0
+        Weight of the errors; only lam / tau matters.
+    delta : float, default=0.0
+        Row norm, in units of the scaled targets, up to which errors count squared.
+    {growing}
+    {layer}
+    {solver}
+    {seed}
+
+    Attributes
+    ----------
+    {grown}
+    {fitted}
+
+    Examples
+    --------
+    >>> from gorelm import IGORELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(300, outlier_ratio=0.2, random_state=0)
+    >>> model = IGORELMRegressor(lam=0.1, max_hidden=200, random_state=0).fit(data.X, data.T)
+    >>> bool(model.grow(100).growth_[-1]["dual_gap"] <= 1e-3)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **GrowingELM._parameter_constraints,
+        **IterativeELM._parameter_constraints,
+        "solver": [StrOptions({"adaptive", "paper", "paper-inverse"})],
+        **{
+            name: GORELMRegressor._parameter_constraints[name]
+            for name in ("lam", "l1_ratio", "tau", "delta")
+        },
+    }
+
+    lam: float = field(default=1.0, kw_only=False)
+    l1_ratio: float = 0.0
+    tau: float = 1.0
+    delta: float = 0.0
+
+    def _problem(self) -> Problem:
+        return gor_problem(self.lam, self.l1_ratio, self.tau, self.delta)
+
+    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
+        return System(
+            H,
+            T,
+            self._problem(),
+            omega,
+            observed,
+            tol=self.tol,
+            inverse=self.solver == "paper-inverse",
+            capacity=self.max_hidden,
+        )
 
     def _find(self, machine: Any) -> Weights:
-        """Return the weights for the machine's nodes as they are."""
-        raise NotImplementedError
-
-    # -- fitting ---------------------------------------------------------------------------------
-
-    @property
-    def _n_first(self) -> int:
-        return self.n_initial
-
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        if self.n_initial > self.max_hidden:
-            raise ValueError(
-                f"n_initial={self.n_initial} is more than max_hidden={self.max_hidden}: a fit "
-                "begins with the one and may grow to the other"
-            )
-        network: Network | None = None
-        growth: list[Growth] = []
-        if self.warm_start and hasattr(self, "hidden_"):
-            table = self._table_again(X, y, sample_weight)
-            layer, growth = self.hidden_, self.growth_
-            if self._kept() and self._table.same_as(table):
-                network = self._network
-        else:
-            X, T, w = self._validate(X, y, sample_weight)
-            table = self._table_of(X, T, w, self._design)
-            layer = self._first_layer(table.design)
-        if self.validation is None:
-            again = network is not None
-            network = network or Network(self._machine, layer, table.design)
-            go_on = again and not self._reason_to_stop(growth, layer.n_drawn)
-            last = [self.coef_] if go_on else None
-            growth = growth[:-1] if again and not go_on else growth  # that size is done again
-            found, records, self.stopped_by_ = self._grow_until_told([network], [], last)
-        else:
-            folds = self._folds(table)
-            judges = [Network(self._machine, layer, table.design, inside) for inside, _ in folds]
-            others = [table.design.take(outside) for _, outside in folds]
-            _, records, self.stopped_by_ = self._grow_until_told(judges, others)
-            best = min(records, key=lambda record: record["validation_error"])
-            network = network or Network(self._machine, layer, table.design)
-            found = self._grow_to(network, int(best["n_drawn"]))
-        self.growth_: list[Growth] = [*growth, *records]
-        self._settle(network, table, found)
-
-    def grow(
-        self, n_new: int | None = None, X: Any = None, y: Any = None, sample_weight: Any = None
-    ) -> Self:
-        """Add nodes to the fitted network and adapt all output weights.
-
-        Growing by p and then by q gives the network that growing by p + q gives (iterative methods:
-        to within `tol`; with `prune_on_grow`, only while nothing is pruned).
-
-        Parameters
-        ----------
-        n_new : int, optional
-            Number of nodes; by default `n_step`.
-        X, y, sample_weight : optional
-            Rows to fit to. By default those of the last fit, which the model keeps in memory with
-            what it needs to grow fast, but not in a pickle or a copy.
-
-        Returns
-        -------
-        self : object
-            The same estimator, grown. A call that fails leaves it as it was.
-        """
-        check_is_fitted(self)
-        n_new = self.n_step if n_new is None else _count(n_new)
-        with all_or_nothing(self):
-            self._validate_params()
-            if X is not None:
-                table = self._table_again(X, y, sample_weight)
-                network = Network(self._machine, self.hidden_, table.design)
-            elif y is not None or sample_weight is not None:
-                raise ValueError("y and sample_weight belong to an X: pass X too, or neither")
-            elif self._kept():
-                table, network = self._table, self._network
-            elif hasattr(self, "_table"):  # the last growth failed, and may have left a part
-                table = self._table
-                network = Network(self._machine, self.hidden_, table.design)
-            else:
-                raise ValueError(
-                    "this model no longer has its training rows (it was unpickled, copied or told "
-                    "to forget them): use grow(n_new, X, y)"
-                )
-            started = time.perf_counter()
-            coef = self.coef_
-            if not network.settled and self.prune_on_grow and network.machine is not None:
-                coef = self._found(network).coef
-            self._enlarge([network], [coef], n_new)
-            found = self._found(network)
-            record = self._record([network], [found], [], started)
-            self.growth_ = [*self.growth_, record]
-            self._settle(network, table, found)
-        return self
-
-    def forget_rows(self) -> Self:
-        """Free the memory that growing would need; `grow` then wants X and y again."""
-        for name in ("_network", "_table"):
-            if hasattr(self, name):
-                delattr(self, name)
-        return self
-
-    def prune(self) -> Self:
-        """Remove the hidden nodes whose output weights are all exactly zero.
-
-        Predictions stay the same (to rounding); prediction gets cheaper in proportion.
-
-        Returns
-        -------
-        self : object
-            The same estimator, its `hidden_` and `coef_` reduced to `n_active_` outputs.
-        """
-        check_is_fitted(self)
-        if self._kept():
-            self._network.prune(self.coef_)
-            self._network.settled = True
-        return super().prune()
-
-    def __getstate__(self) -> Any:
-        state = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in ("_network", "_table")}
-
-    # -- growing ---------------------------------------------------------------------------------
-
-    def _grow_until_told(
-        self, networks: list[Network], others: list[Design], coefs: list[Array] | None = None
-    ) -> tuple[Weights, list[Growth], str]:
-        """Let networks grow in step; returns the last weights of the first, and why it stopped.
-
-        Given weights that they have, they begin by growing.
-        """
-        records: list[Growth] = []
-        while True:
-            started = time.perf_counter()
-            for network in networks:
-                network.settled = False
-            if coefs is not None:
-                step = min(self.n_step, self.max_hidden - networks[0].layer.n_drawn)
-                self._enlarge(networks, coefs, step)
-            found = [self._found(network) for network in networks]
-            coefs = [weights.coef for weights in found]
-            records.append(self._record(networks, found, others, started))
-            reason = self._reason_to_stop(records, networks[0].layer.n_drawn)
-            if any(weights.status == "stopped" for weights in found):
-                reason = "callback"
-            if reason:
-                return found[0], records, reason
-
-    def _grow_to(self, network: Network, n_drawn: int) -> Weights:
-        """Go the way to a size again; without pruning on the way, in one step."""
-        step = self.n_step if self.prune_on_grow else self.max_hidden
-        while network.layer.n_drawn < n_drawn:
-            if self.prune_on_grow and network.machine is not None:
-                network.prune(self._found(network).coef)
-            network.grow(self._machine, min(step, n_drawn - network.layer.n_drawn))
-        return self._found(network)
-
-    def _found(self, network: Network) -> Weights:
-        found = self._find(network.machine)
-        require_finite(found)
-        return found
-
-    def _enlarge(self, networks: list[Network], coefs: list[Array], n_new: int) -> None:
-        for network, coef in zip(networks, coefs, strict=True):
-            if self.prune_on_grow:
-                network.prune(coef)
-            network.grow(self._machine, n_new)
-
-    def _record(
-        self,
-        networks: list[Network],
-        found: list[Weights],
-        others: list[Design],
-        started: float,
-    ) -> Growth:
-        """Write down a size: means over the networks, and seconds since `started`."""
-        pairs = [
-            network.validation_error(weights.coef, rows)
-            for network, weights, rows in zip(networks, found, others, strict=False)
-        ]
-        active = [n.count_active(w.coef) for n, w in zip(networks, found, strict=True)]
-        return {
-            "n_drawn": networks[0].layer.n_drawn,
-            "n_hidden": float(np.mean([network.layer.n_nodes for network in networks])),
-            "n_active": float(np.mean(active)),
-            "error": float(
-                np.mean([n.error(w.coef) for n, w in zip(networks, found, strict=True)])
-            ),
-            "validation_error": ratio(*np.sum(pairs, axis=0)) if pairs else np.nan,
-            "objective": float(np.mean([weights.objective for weights in found])),
-            "dual_gap": max(weights.dual_gap for weights in found),
-            "n_iter": sum(weights.n_iter for weights in found),
-            "seconds": time.perf_counter() - started,
-        }
-
-    def _reason_to_stop(self, records: list[Growth], n_drawn: int) -> str:
-        last = records[-1]
-        score = "error" if self.validation is None else "validation_error"
-        if self.target_error is not None and last[score] <= self.target_error:
-            return "target_error"
-        pruned = 1.0 - last["n_active"] / max(last["n_hidden"], 1.0)
-        if self.max_pruned is not None and pruned >= self.max_pruned:
-            return "max_pruned"
-        if (
-            self.patience is not None
-            and _steps_without_gain([record[score] for record in records], self.min_improvement)
-            >= self.patience
-        ):
-            return "patience"
-        return "max_hidden" if n_drawn >= self.max_hidden else ""
-
-    def _folds(self, table: Table) -> list[tuple[Indices, Indices]]:
-        """Return (rows to fit, rows to judge by) of the rows that count."""
-        n_rows, rng = len(table.design.w), check_random_state(self.random_state)
-        whole = isinstance(self.validation, Integral)
-        if whole and not 2 <= int(self.validation) <= n_rows:
-            raise ValueError(
-                f"validation={self.validation} must be at least 2 and at most the number of rows, "
-                f"{n_rows}"
-            )
-        if whole:
-            splitter = KFold(int(self.validation), shuffle=True, random_state=rng)
-            folds = list(splitter.split(np.zeros((n_rows, 1))))
-        elif isinstance(self.validation, Real):
-            once = ShuffleSplit(1, test_size=float(self.validation), random_state=rng)
-            folds = list(once.split(np.zeros((n_rows, 1))))
-        else:  # these name rows as they were given
-            place, every = np.cumsum(table.used) - 1, np.arange(len(table.used))
-            splits = check_cv(self.validation).split(np.zeros((len(every), 1)))
-            named = [[every[np.asarray(part)] for part in split] for split in splits]
-            folds = [
-                (place[inside[table.used[inside]]], place[outside[table.used[outside]]])
-                for inside, outside in named
-            ]
-        if not folds:
-            raise ValueError("validation gave no splits (an iterator can be used only once)")
-        for inside, outside in folds:
-            if not (len(inside) and len(outside)):
-                raise ValueError("validation leaves a fold without rows to fit or to judge by")
-            known = table.design.observed
-            if known is not None and not known[inside].any(axis=0).all():
-                raise ValueError(
-                    "validation leaves a fold without any known value of a target; use fewer folds"
-                )
-        return folds
-
-    # -- rows ------------------------------------------------------------------------------------
-
-    def _kept(self) -> bool:
-        """Whether the training rows are here, with the network that the model has."""
-        network = getattr(self, "_network", None)
-        return network is not None and network.settled
-
-    def _table_of(self, X: Any, T: Array, w: Array, design: Any) -> Table:
-        used = usable_rows(T, w)
-        rows = slice(None) if used.all() else used
-        # Copies, as the caller may change his arrays before the model grows.
-        return Table(design(X[rows].copy(), T[rows], w[rows]), T.copy(), used, X[~used])
-
-    def _table_again(self, X: Any, y: Any, sample_weight: Any) -> Table:
-        """Take rows in, scaled as in the first fit."""
-        X = self._validate_new(X)
-        T, w = self._targets_again(X, y, sample_weight)
-        return self._table_of(X, T, w, self._scaled)
-
-    def _settle(self, network: Network, table: Table, found: Weights) -> None:
-        """Make the network's weights the model's, and judge the rows by them."""
-        self.hidden_ = network.layer
-        self._remember(found)
-        design, used = table.design, table.used
-        residuals = np.empty(table.T.shape)
-        residuals[used] = design.residuals(network.outputs(self.coef_))
-        if not used.all():
-            residuals[~used] = self._residuals(table.unused, table.T[~used])
-        self._score(residuals, table.T, used, design.w, design.typical_size())
-        self._network, self._table, network.settled = network, table, True
-
-
-def _count(n_new: Any) -> int:
-    if isinstance(n_new, bool) or not isinstance(n_new, Integral):
-        raise TypeError(f"n_new must be a whole number of nodes, got {n_new!r}")
-    if n_new < 1:
-        raise ValueError(f"n_new must be at least 1, got {n_new}")
-    return int(n_new)
-
-
-def _steps_without_gain(errors: list[float], min_improvement: float) -> int:
-    """Count the sizes since the last that was better by a share of `min_improvement`."""
-    best, since = np.inf, 0
-    for error in errors:
-        gained = error < best * (1.0 - min_improvement) if np.isfinite(best) else True
-        best, since = (error, 0) if gained else (best, since + 1)
-    return since
+        found = machine.go_on(self._problem(), self._settings(), self.callback)
+        return self._weights_of(found)

@@ -11,12 +11,12 @@ import numpy as np
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm._solver.least_squares import RecursiveRidge
+from gorelm._solver.problem import Array
+from gorelm._solver.targets import refuse_huge
+from gorelm.estimators._base import SizedELM, Weights, all_or_nothing, parameters
 from gorelm.estimators._docs import document
-from gorelm.estimators.base import SizedELM, Weights, all_or_nothing, parameters
-from gorelm.estimators.design import Mask
-from gorelm.online import RecursiveRidge
-from gorelm.prox import Array
-from gorelm.targets import refuse_huge
+from gorelm.estimators._prepare import Mask
 
 __all__ = ["OSELMRegressor"]
 

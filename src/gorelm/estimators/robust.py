@@ -28,10 +28,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 
+from gorelm._features.scaling import Scaling
+from gorelm._solver.problem import Array
+from gorelm._solver.threads import one_blas_thread
 from gorelm.diagnostics import outlier_threshold, split_in_two
-from gorelm.estimators.base import all_or_nothing, parameters
-from gorelm.estimators.batch import GORELMRegressor, RELMRegressor
-from gorelm.estimators.candidates import (
+from gorelm.estimators._base import all_or_nothing, parameters
+from gorelm.estimators._prepare import Mask, require_targets, row_norms, validate_targets
+from gorelm.estimators._search import (
     SCREEN_LAYERS,
     SEARCH_LAMS,
     SEARCH_LAYERS,
@@ -40,11 +43,8 @@ from gorelm.estimators.candidates import (
     every,
     table,
 )
-from gorelm.estimators.design import Mask, require_targets, row_norms, validate_targets
-from gorelm.prox import Array
-from gorelm.scaling import Scaling
+from gorelm.estimators.batch import GORELMRegressor, RELMRegressor
 from gorelm.selection import Fold, folds_of
-from gorelm.threads import one_blas_thread
 
 __all__ = ["RobustELMRegressor"]
 

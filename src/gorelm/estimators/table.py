@@ -17,8 +17,9 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from gorelm.estimators.base import all_or_nothing, levels_to_caller
-from gorelm.estimators.cells import (
+from gorelm._solver.problem import Array
+from gorelm.estimators._base import all_or_nothing, levels_to_caller
+from gorelm.estimators._encoding import (
     Cells,
     RawColumn,
     columns_of,
@@ -28,7 +29,6 @@ from gorelm.estimators.cells import (
     target_columns,
 )
 from gorelm.estimators.robust import RobustELMRegressor
-from gorelm.prox import Array
 
 __all__ = ["TableRegressor"]
 

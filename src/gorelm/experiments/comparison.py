@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from gorelm.diagnostics.report.tables import Cell, Table
 from gorelm.experiments.content import error_matrix
 from gorelm.experiments.grouping import Column, Runs, percent
 from gorelm.experiments.statistics import (
@@ -17,7 +18,6 @@ from gorelm.experiments.statistics import (
     nemenyi_distance,
     wilcoxon,
 )
-from gorelm.pages.tables import Cell, Table
 
 __all__ = ["ALPHA", "Comparison", "compare", "p_text"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from gorelm.diagnostics.report.tables import Cell, Table
 from gorelm.experiments.grouping import Column, Record, Runs, finite, percent
 from gorelm.experiments.statistics import mean_ranks
-from gorelm.pages.tables import Cell, Table
 
 __all__ = [
     "accuracy_table",

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gorelm.diagnostics.report.svg import figure_to_svg, new_figure, style
 from gorelm.experiments.grouping import Runs, percent
 from gorelm.experiments.statistics import cliques
-from gorelm.pages.svg import figure_to_svg, new_figure, style
 
 __all__ = ["boxplots", "critical_difference"]
 

@@ -5,6 +5,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from gorelm.diagnostics.report.render import render
+from gorelm.diagnostics.report.tables import Table, write_table
 from gorelm.experiments.comparison import compare
 from gorelm.experiments.content import (
     accuracy_table,
@@ -18,8 +20,6 @@ from gorelm.experiments.content import (
 )
 from gorelm.experiments.figures import boxplots, critical_difference
 from gorelm.experiments.grouping import Record, Runs, percent
-from gorelm.pages.render import render
-from gorelm.pages.tables import Table, write_table
 
 __all__ = ["write_report"]
 

@@ -1,0 +1,1 @@
+"""From inputs to hidden outputs: scaling, activations, random hidden layers."""

@@ -1,0 +1,94 @@
+"""Activation functions of the hidden nodes, each an entry of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gorelm._solver.problem import Array as FloatArray
+
+__all__ = ["ACTIVATIONS", "Activation"]
+
+
+def _sigmoid(Z: FloatArray) -> None:
+    """1 / (1 + exp(−z)); where exp overflows to inf this is 0, as it should be."""
+    # Measured per 1e7 float64: by exp 20 ms, by tanh(z/2) 24 ms, scipy.special.expit 58 ms; but
+    # per 1e7 float32: by exp 9 ms, by tanh 7 ms.
+    if Z.dtype == np.float32:
+        half = np.float32(0.5)
+        Z *= half
+        np.tanh(Z, out=Z)
+        Z *= half
+        Z += half
+        return
+    np.negative(Z, out=Z)
+    np.exp(Z, out=Z)
+    Z += 1
+    np.reciprocal(Z, out=Z)
+
+
+def _softplus(Z: FloatArray) -> None:
+    """log(1 + exp(z)) = max(z, 0) + log(1 + exp(−|z|)), six times faster than logaddexp."""
+    tail = np.abs(Z)
+    np.negative(tail, out=tail)
+    np.exp(tail, out=tail)
+    np.log1p(tail, out=tail)
+    np.maximum(Z, 0, out=Z)
+    Z += tail
+
+
+def _gaussian(D2: FloatArray, w: FloatArray) -> None:
+    """exp(−‖x − c‖² / w²)."""
+    D2 /= -np.maximum(w * w, np.finfo(w.dtype).tiny)
+    np.exp(D2, out=D2)
+
+
+def _multiquadric(D2: FloatArray, w: FloatArray) -> None:
+    """sqrt(‖x − c‖² + w²)."""
+    D2 += w * w
+    np.sqrt(D2, out=D2)
+
+
+def _laplace(D: FloatArray, w: FloatArray) -> None:
+    """exp(−‖x − c‖₁ / w)."""
+    D /= -np.maximum(w, np.finfo(w.dtype).tiny)
+    np.exp(D, out=D)
+
+
+class Activation(NamedTuple):
+    """An activation function, and what kind of node it belongs to.
+
+    Attributes
+    ----------
+    apply : callable
+        Overwrites its argument by its value: ``apply(Z)`` with z = a·x + b for an additive node,
+        ``apply(D, w)`` with the distances from the centres and the widths for a radial one.
+    periodic : bool
+        The bias is a phase, uniform on [0, 2π) (random Fourier features).
+    radial : bool
+        The node has a centre and a width in place of a direction and a bias.
+    cityblock : bool
+        A radial node's distances are ‖x − c‖₁; else they are ‖x − c‖².
+    """
+
+    apply: Callable[..., Any]
+    periodic: bool = False
+    radial: bool = False
+    cityblock: bool = False
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "sigmoid": Activation(_sigmoid),
+    "tanh": Activation(lambda Z: np.tanh(Z, out=Z)),
+    "relu": Activation(lambda Z: np.maximum(Z, 0, out=Z)),
+    "leaky_relu": Activation(lambda Z: np.maximum(Z, 0.01 * Z, out=Z)),
+    "softplus": Activation(_softplus),
+    "hardlim": Activation(lambda Z: np.greater_equal(Z, 0, out=Z)),
+    "sine": Activation(lambda Z: np.sin(Z, out=Z), periodic=True),
+    "cosine": Activation(lambda Z: np.cos(Z, out=Z), periodic=True),
+    "gaussian": Activation(_gaussian, radial=True),
+    "multiquadric": Activation(_multiquadric, radial=True),
+    "laplace": Activation(_laplace, radial=True, cityblock=True),
+}

@@ -1,0 +1,396 @@
+"""Random hidden layers of extreme learning machines: draw, transform, grow, keep.
+
+A layer maps the rows x of X (N, n_features) to the rows h of H (N, n_outputs):
+
+    additive nodes   h_j = act(a_j·x + b_j)
+    radial nodes     h_j = act(‖x − c_j‖², w_j) or act(‖x − c_j‖₁, w_j)
+
+Nothing in a layer is trained. Every node is a fixed number of uniform draws from one seed, so a
+layer is reproduced, extended and stored as a few numbers and arrays.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from operator import index
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.spatial.distance import cdist
+from scipy.special import ndtri
+from sklearn.utils import check_random_state
+
+from gorelm._features.activations import ACTIVATIONS, Activation
+from gorelm._solver.problem import Array as FloatArray
+
+__all__ = ["ACTIVATIONS", "HiddenLayer"]
+
+IntArray = npt.NDArray[np.intp]
+
+# Bytes of H worked on at a time. For 64 inputs and 1000 outputs 64 to 256 rows
+# per block were equally fast and the whole of H at once 1.5 times slower. The floor keeps the
+# matrix product efficient for wide layers, the cap keeps a block of X small for narrow ones.
+_BLOCK_BYTES = 2**20
+_MIN_ROWS, _MAX_ROWS = 64, 4096
+
+_N_PAIRS = 256  # of rows, for the typical distance between them
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenLayer:
+    r"""A drawn hidden layer; make one with :meth:`draw`.
+
+    Additive nodes are act(a·x + b), with
+
+    - sigmoid 1/(1 + e^{−z}), tanh, relu max(z, 0), leaky_relu max(z, z/100),
+      softplus log(1 + e^z), hardlim (1 where z >= 0, else 0), sine, cosine.
+
+    Radial nodes have a row of the training inputs as centre c, and a width w:
+
+    - gaussian exp(−‖x − c‖²/w²), multiquadric sqrt(‖x − c‖² + w²), laplace exp(−‖x − c‖₁/w);
+    - w = f·d/weight_scale, with f log-uniform on [1/2, 2) and d the median distance between
+      random pairs of distinct rows (1 if there are none).
+
+    Attributes
+    ----------
+    activation : str
+        A key of ``ACTIVATIONS``.
+    weights : {"uniform", "normal"}
+        Distribution of a and b.
+    weight_scale : float
+        Factor on a and b; for radial nodes on 1/w. Larger is sharper.
+    n_features : int
+        Number of inputs n.
+    seed : int
+        All nodes, drawn and to come, follow from it.
+    n_drawn : int
+        Number of nodes drawn so far, removed ones included.
+    inputs : ndarray of int
+        The inputs that are outputs too (the direct link).
+    A : ndarray of shape (n_nodes, n_features), float64
+        The directions a, or the centres c.
+    b : ndarray of shape (n_nodes,), float64
+        The biases b, or the widths w.
+    """
+
+    activation: str
+    weights: str
+    weight_scale: float
+    n_features: int
+    seed: int
+    n_drawn: int
+    inputs: IntArray
+    A: FloatArray
+    b: FloatArray
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            close = difflib.get_close_matches(str(self.activation), ACTIVATIONS, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            known = ", ".join(ACTIVATIONS)
+            raise ValueError(f"Unknown activation {self.activation!r}; known: {known}.{hint}")
+        if self.weights not in ("uniform", "normal"):
+            raise ValueError(f"weights must be 'uniform' or 'normal', got {self.weights!r}.")
+        if not 0 < self.weight_scale < np.inf:
+            raise ValueError(f"weight_scale must be positive and finite, got {self.weight_scale}.")
+        if self.n_features < 1:
+            raise ValueError(f"n_features must be at least 1, got {self.n_features}.")
+
+    @classmethod
+    def draw(
+        cls,
+        n_hidden: int,
+        n_features: int,
+        *,
+        activation: str = "sigmoid",
+        weights: str = "uniform",
+        weight_scale: float = 1.0,
+        direct_link: bool = False,
+        random_state: Any = None,
+        X: Any = None,
+        sample_weight: npt.ArrayLike | None = None,
+        offset: npt.ArrayLike | None = None,
+    ) -> HiddenLayer:
+        """Draw a layer of `n_hidden` nodes.
+
+        Parameters
+        ----------
+        n_hidden : int
+            Number of nodes; 0 is allowed with a direct link.
+        n_features : int
+            Number of inputs.
+        activation : str, default="sigmoid"
+            A key of ``ACTIVATIONS``.
+        weights : {"uniform", "normal"}, default="uniform"
+            a and b from U[−1, 1) or N(0, 1), times `weight_scale`. The bias of sine and cosine
+            nodes is uniform on [0, 2π) in either case.
+        weight_scale : float, default=1.0
+            Larger is sharper: multiplies a and b, divides the widths of radial nodes.
+        direct_link : bool, default=False
+            The inputs are outputs too.
+        random_state : int, RandomState or None
+            Where the layer's one seed comes from.
+        X, sample_weight, offset
+            The training inputs, for radial nodes; see :meth:`grow`.
+        """
+        n_hidden, n_features = index(n_hidden), index(n_features)
+        if n_hidden < (0 if direct_link else 1):
+            raise ValueError(
+                f"n_hidden must be at least 1 (or 0 with direct_link=True), got {n_hidden}."
+            )
+        empty = cls(
+            activation=activation,
+            weights=weights,
+            weight_scale=float(weight_scale),
+            n_features=n_features,
+            seed=int(check_random_state(random_state).randint(np.iinfo(np.int32).max)),
+            n_drawn=0,
+            inputs=np.arange(n_features if direct_link else 0),
+            A=np.empty((0, n_features)),
+            b=np.empty(0),
+        )
+        if n_hidden == 0:
+            return empty
+        return empty.grow(n_hidden, X=X, sample_weight=sample_weight, offset=offset)
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of random nodes."""
+        return len(self.b)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of columns of H: directly linked inputs and random nodes."""
+        return len(self.inputs) + len(self.b)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the stored arrays; H has the dtype of X."""
+        return self.A.dtype
+
+    def grow(
+        self,
+        n_new: int,
+        X: Any = None,
+        sample_weight: npt.ArrayLike | None = None,
+        offset: npt.ArrayLike | None = None,
+    ) -> HiddenLayer:
+        """Return a layer with `n_new` more nodes after this one's, which stay bit-identical.
+
+        Growing by p and then by q gives the same layer as growing by p + q.
+
+        Parameters
+        ----------
+        n_new : int
+            Number of nodes to add.
+        X : ndarray or scipy.sparse of shape (N, n_features), optional
+            Rows to draw centres from; only radial nodes need it, and look at it.
+        sample_weight : array-like of shape (N,), optional
+            A weight of 2 is the row written twice, a weight of 0 the row left out.
+        offset : array-like of shape (n_features,), optional
+            The rows are those of X + offset, as in :meth:`transform`.
+        """
+        n_new = index(n_new)
+        if n_new < 1:
+            raise ValueError(f"n_new must be at least 1, got {n_new}.")
+        act = ACTIVATIONS[self.activation]
+        n_drawn = self.n_drawn + n_new
+        # A node is a row of uniforms, so n + k nodes begin with the n; RandomState, because its
+        # streams are the same in every version of NumPy.
+        per_node = 2 if act.radial else self.n_features + 1
+        U = np.random.RandomState(self.seed).random_sample((n_drawn, per_node))[self.n_drawn :]
+        if act.radial:
+            if X is None:
+                raise ValueError(
+                    f"{self.activation!r} nodes have rows of the data as centres: X is needed."
+                )
+            X = _as_rows(X, self.n_features)
+            cdf = _cumulative(sample_weight, X.shape[0])
+            A = _sample(X, cdf, U[:, 0]) + self._offset(offset)
+            b = 4 ** (U[:, 1] - 0.5) * _typical_distance(X, cdf, act) / self.weight_scale
+        else:
+            # The inverse distribution function; 0, which ndtri sends to −inf, stands for 2^−54.
+            Q = 2 * U - 1 if self.weights == "uniform" else ndtri(np.maximum(U, 2.0**-54))
+            A = self.weight_scale * Q[:, :-1]
+            b = 2 * np.pi * U[:, -1] if act.periodic else self.weight_scale * Q[:, -1]
+        return replace(
+            self, n_drawn=n_drawn, A=np.concatenate([self.A, A]), b=np.concatenate([self.b, b])
+        )
+
+    def keep(self, columns: npt.ArrayLike) -> HiddenLayer:
+        """Return the layer with only some outputs, in their order; the others are never redrawn.
+
+        Parameters
+        ----------
+        columns : array-like
+            A boolean mask of length n_outputs, or increasing indices of columns of H. All may go.
+
+        Returns
+        -------
+        HiddenLayer
+            ``keep(columns).transform(X)`` is ``transform(X)[:, columns]``, to rounding.
+        """
+        given = np.asarray(columns)
+        if given.dtype == bool:
+            if given.shape != (self.n_outputs,):
+                raise ValueError(
+                    f"The mask has shape {given.shape}, the layer {self.n_outputs} outputs."
+                )
+            given = np.flatnonzero(given)
+        elif given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise ValueError("columns must be a boolean mask or a list of column indices.")
+        kept = given.astype(np.intp)
+        # Another order could not be had: the inputs come before the nodes.
+        if kept.size and (kept[0] < 0 or kept[-1] >= self.n_outputs or np.any(np.diff(kept) <= 0)):
+            raise ValueError(f"Column indices must increase and lie in [0, {self.n_outputs}).")
+        n_inputs = len(self.inputs)
+        nodes = kept[kept >= n_inputs] - n_inputs
+        return replace(
+            self, inputs=self.inputs[kept[kept < n_inputs]], A=self.A[nodes], b=self.b[nodes]
+        )
+
+    def transform(
+        self, X: Any, offset: npt.ArrayLike | None = None, out: FloatArray | None = None
+    ) -> FloatArray:
+        """Compute H for the rows of X + offset.
+
+        Parameters
+        ----------
+        X : ndarray or scipy.sparse of shape (N, n_features)
+            The nodes see inputs beyond max**0.48 of the dtype (1e148; 3e18 in float32) as that
+            value: their squares or sums would overflow.
+        offset : array-like of shape (n_features,), optional
+            Added to every row, without forming X + offset: a sparse X stays sparse.
+        out : ndarray of shape (N, n_outputs), optional
+            Where to write H.
+
+        Returns
+        -------
+        ndarray of shape (N, n_outputs)
+            `out` if given; else a new array, float32 if X is, and float64 otherwise.
+        """
+        X = _as_rows(X, self.n_features)
+        offset = self._offset(offset)
+        dtype = np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
+        shape = (X.shape[0], self.n_outputs)
+        if out is None:
+            out = np.empty(shape, dtype)
+        elif out.shape != shape or out.dtype != dtype:
+            raise ValueError(f"out must be {dtype} {shape}, got {out.dtype} {out.shape}.")
+
+        act = ACTIVATIONS[self.activation]
+        M: FloatArray
+        shift: FloatArray
+        # Differences of squares lose half the digits: distances are float64 for any X.
+        inner = np.dtype(np.float64) if act.radial else dtype
+        if act.cityblock:  # ‖x + offset − c‖₁ = ‖x − c'‖₁  with c' = c − offset
+            M, shift = self.A - offset, np.zeros(1)
+        elif act.radial:  # ‖x + offset − c‖² = ‖x‖² − 2 x·c' + ‖c'‖²  with the same c'
+            C = self.A - offset
+            M, shift = -2 * C.T, _squared_norms(C)
+        else:  # a·(x + offset) + b = a·x + (b + a·offset)
+            M, shift = self.A.T, self.b + self.A @ offset
+        M, shift = np.ascontiguousarray(M, inner), np.asarray(shift, inner)
+
+        n_inputs = len(self.inputs)
+        n_rows = _BLOCK_BYTES // (inner.itemsize * max(self.n_nodes, 1))
+        n_rows = min(max(n_rows, _MIN_ROWS), _MAX_ROWS)
+        if act.cityblock:  # which makes sparse rows dense
+            n_rows = min(n_rows, max(_BLOCK_BYTES // (8 * self.n_features), 1))
+        # Nodes are computed where they belong, or else in a buffer that stays in cache.
+        in_place = n_inputs == 0 and inner == dtype and out.flags.c_contiguous
+        buffer = np.empty((0 if in_place else min(n_rows, shape[0]), self.n_nodes), inner)
+        with np.errstate(over="ignore", under="ignore"):
+            for start in range(0, shape[0], n_rows):
+                x, block = X[start : start + n_rows], out[start : start + n_rows]
+                # The inputs come first, so that growing the layer only ever appends columns.
+                if n_inputs:
+                    block[:, :n_inputs] = _dense(x[:, self.inputs]) + offset[self.inputs]
+                Z = block if in_place else buffer[: len(block)]
+                x = _clipped(x, dtype).astype(inner, copy=False)
+                if act.cityblock:
+                    Z[...] = cdist(_dense(x), M, "cityblock")
+                elif sparse.issparse(x):
+                    Z[...] = x @ M
+                else:
+                    np.matmul(x, M, out=Z)
+                Z += shift
+                if act.radial and not act.cityblock:
+                    Z += _squared_norms(x)[:, None]
+                    np.maximum(Z, 0, out=Z)
+                act.apply(Z, self.b) if act.radial else act.apply(Z)
+                if not in_place:
+                    block[:, n_inputs:] = Z
+        return out
+
+    def _offset(self, offset: npt.ArrayLike | None) -> FloatArray:
+        if offset is None:
+            return np.zeros(self.n_features)
+        row = np.asarray(offset, dtype=np.float64)
+        if row.shape != (self.n_features,):
+            raise ValueError(
+                f"offset has shape {row.shape}, the layer takes {self.n_features} features."
+            )
+        return row
+
+
+def _as_rows(X: Any, n_features: int) -> Any:
+    """X as an array or a CSR matrix, its number of columns checked."""
+    X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+    if X.ndim != 2:
+        raise ValueError(f"X must have 2 dimensions, got {X.ndim}.")
+    if X.shape[1] != n_features:
+        raise ValueError(f"X has {X.shape[1]} features, the layer takes {n_features} features.")
+    return X
+
+
+def _dense(x: Any) -> Any:
+    return x.toarray() if sparse.issparse(x) else x
+
+
+def _clipped(x: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a copy of x as `dtype`, within the range whose squares can be summed."""
+    limit = np.finfo(dtype).max ** 0.48
+    if not sparse.issparse(x):
+        return np.clip(x.astype(dtype, copy=False), -limit, limit)
+    x = x.astype(dtype)  # a copy: a slice of a CSR matrix may share its data with X
+    np.clip(x.data, -limit, limit, out=x.data)
+    return x
+
+
+def _squared_norms(x: Any) -> FloatArray:
+    if sparse.issparse(x):
+        return np.asarray(x.multiply(x).sum(axis=1), dtype=np.float64).ravel()
+    return np.asarray(np.einsum("ij,ij->i", x, x))
+
+
+def _cumulative(sample_weight: npt.ArrayLike | None, n_rows: int) -> FloatArray:
+    """Cumulative weights of the rows, in their order."""
+    w = np.ones(n_rows) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if w.shape != (n_rows,):
+        raise ValueError(f"sample_weight has shape {w.shape}, X has {n_rows} rows.")
+    if not (np.all(w >= 0) and 0 < w.sum() < np.inf):
+        raise ValueError("sample_weight must be non-negative, finite and not all zero.")
+    return np.cumsum(w)
+
+
+def _sample(X: Any, cdf: FloatArray, u: FloatArray) -> FloatArray:
+    """Return the rows at the quantiles u of the weights, dense float64.
+
+    As each row owns an interval of length w_i, a row of weight 2 and the same row twice are one.
+    """
+    at = np.searchsorted(cdf, u * cdf[-1], side="right")
+    dtype = np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
+    return np.asarray(_dense(_clipped(X[at], dtype)), dtype=np.float64)
+
+
+def _typical_distance(X: Any, cdf: FloatArray, act: Activation) -> float:
+    """Median distance between random pairs of distinct rows; 1 if no two differ."""
+    # The same pairs for every seed: the distance is a property of the data alone.
+    u = np.random.RandomState(0).random_sample((2, _N_PAIRS))
+    difference = _sample(X, cdf, u[0]) - _sample(X, cdf, u[1])
+    d = np.abs(difference).sum(axis=1) if act.cityblock else np.sqrt(_squared_norms(difference))
+    return float(np.median(d[d > 0])) if np.any(d > 0) else 1.0

@@ -1,0 +1,508 @@
+"""How far an iterate is from the optimum, proven; and the paper's stopping rule."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from scipy import linalg
+
+from gorelm._solver.linalg import EighFactor, Factor, above_rounding, gram, product
+from gorelm._solver.problem import Array, Problem
+from gorelm._solver.rows import Moves, Rows, squares
+from gorelm._solver.state import Inside, Iterate, Mask, Mixture
+from gorelm._solver.threads import spread
+
+__all__ = [
+    "DIRECTIONS",
+    "MANY_NEW",
+    "Directions",
+    "Polish",
+    "Polished",
+    "certify",
+    "improve_bound",
+    "prove",
+    "residuals",
+    "residuals_small",
+    "verify",
+]
+
+
+def certify(
+    s: Iterate, moves: Moves | None, rows: Rows, factor: Factor, *, thorough: bool = True
+) -> tuple[Array, Array]:
+    """Improve the iterate's lower bounds by what its multipliers prove.
+
+    Unless it is to be `thorough`, the correction of multipliers is for those problems without ridge
+    that have no other bound.
+
+    Returns
+    -------
+    objective, gap : array (P,)
+        Of the weights B (for the squared loss, of the answer); for `gap` see `Solution.dual_gap`.
+    """
+    if moves is None:  # squared loss: the residual itself is the dual point
+        (HtY, YT, YY), scale = rows.residual_sums(s.answer), s.problem.tau
+        loss = capped = 0.5 * scale * YY
+        penalty = s.problem.penalty_values(s.answer)
+        bound, s.scale = s.problem.dual_values(scale[:, None] * HtY, scale * YT, scale**2 * YY)
+        s.bound = np.maximum(s.bound, bound)
+    else:
+        loss, capped = moves.loss
+        penalty = s.problem.penalty_values(s.B)
+        bound = improve_bound(s, moves.UT, moves.UU, mix=moves.exact)
+        s.correction = None
+        bound, alone = _bound_from_inside(s, moves, bound)
+        if s.sigma is not None and rows.complete:
+            _correct_bound(s, moves, bound, rows, factor, alone | thorough)
+    return loss + penalty, _gap(s.bound, loss, capped, penalty)
+
+
+def prove(s: Iterate, moves: Moves, polish: Polish, gap: Array, tol: float) -> Array:
+    """Improve the bounds of problems whose weights have settled by polished multipliers.
+
+    Where these promise a gap of `tol`, they are summed up over the rows, for a proof.
+
+    Returns
+    -------
+    gap : array (P,)
+        The `gap` given, or that of a new bound.
+    """
+    loss, capped = moves.loss
+    penalty = s.problem.penalty_values(s.B)
+    objective = loss + penalty
+    settled = np.abs(objective - s.objective) <= tol * objective
+    (which,) = np.nonzero(settled & (gap > tol))
+    if not len(which):
+        return gap
+    guess = polish.guess(s, which)
+    promised = _gap(_polished_bound(s, which, guess), loss[which], capped[which], penalty[which])
+    promising = promised <= tol
+    which = which[promising]
+    if len(which):
+        bound = _polished_bound(s, which, polish.summed(guess, promising))
+        s.bound, s.summed, s.polished = s.bound.copy(), s.summed.copy(), s.polished.copy()
+        s.polished[which] = bound > s.bound[which]
+        s.bound[which] = s.summed[which] = np.maximum(bound, s.summed[which])
+    return _gap(s.bound, loss, capped, penalty)
+
+
+def _polished_bound(s: Iterate, which: Mask, given: Polished) -> Array:
+    problem = s.problem.select(which)
+    bound, _ = problem.dual_values(given.HtY, given.YT, given.YY)
+    if s.inside is None:
+        return bound
+    return _or_from_inside(problem, s.inside.take(which), given.HtY, given.YT, given.YY, bound)
+
+
+def verify(
+    s: Iterate, moves: Moves, answer: Array, which: Mask, rows: Rows, tol: float
+) -> tuple[Array, Array, bool]:
+    """Judge the answers (L, ., m) to the problems `which` by the rows themselves.
+
+    `certify` takes H'U from a recursion, in which rounding is damped but not absent, and the loss
+    at B. Here both are summed over the rows again.
+
+    Returns
+    -------
+    objective, gap : array (P,)
+        Of the answers of the problems that `which` names.
+    sound : bool
+        Whether the recursion had the bounds right, to a small part of `tol`; otherwise they have
+        been taken back.
+    """
+    problem, cap = s.problem.select(which), s.cap[which]
+    known = s.sigma is None and moves.exact
+    loss, capped = moves.loss[:, which] if known else rows.loss(answer, problem, cap)
+    penalty = problem.penalty_values(answer)
+    sound = _summed_again(s, moves, which & (s.bound > s.summed), rows, tol)
+    return loss + penalty, _gap(s.bound[which], loss, capped, penalty), sound
+
+
+def _summed_again(s: Iterate, moves: Moves, which: Mask, rows: Rows, tol: float) -> bool:
+    """Compare bounds made of the recursion with sums over the rows; see `verify`."""
+    if not which.any():
+        return True
+    problem, rho, UT, UU = s.problem.select(which), s.rho[which], moves.UT[which], moves.UU[which]
+    HtU, inside = rows.pull(which), None if s.inside is None else s.inside.take(which)
+    bound, _ = _bound(problem, rho, HtU, UT, UU)
+    sound = True
+    if moves.exact:
+        believed, _ = _bound(problem, rho, s.HtU[:, which], UT, UU)
+        size = moves.loss[1][which] + problem.penalty_values(s.B[:, which])
+        sound = bool((np.abs(believed - bound) <= 0.01 * tol * size).all())
+    elif inside is not None:
+        bound = _or_from_inside(problem, inside, *_scaled(rho, HtU, UT, UU), bound)
+    s.bound, s.summed = s.bound.copy(), s.summed.copy()
+    if not (sound and moves.exact):
+        s.bound[which] = np.maximum(bound, s.summed[which])
+        s.mixture = Mixture.empty(s.B)  # made of the same sums
+    s.summed[which] = s.bound[which]
+    return sound
+
+
+def improve_bound(s: Iterate, UT: Array, UU: Array, *, mix: bool = True) -> Array:
+    r"""Improve the lower bounds by the multipliers rho U, and by mixing them into earlier ones.
+
+    Multipliers swing around the optimum, and what lies between two that are feasible is feasible:
+    the best point of the segment from the mixture so far to the new one is a parabola's. A mixture
+    cannot be summed up again, so there is none (`mix`) while steps are not exact.
+
+    Returns
+    -------
+    bound : array (P,)
+        What the new multipliers prove by themselves.
+    """
+    bound, s.scale = _bound(s.problem, s.rho, s.HtU, UT, UU)
+    s.bound = np.maximum(s.bound, bound)
+    ridge = s.problem.l2 > 0
+    if mix and ridge.any():
+        l2 = np.where(ridge, s.problem.l2, 1.0)
+        size = s.scale * s.rho
+        old = s.mixture
+        R = s.problem.excess(size[:, None] * s.HtU)
+        a, b = size * UT, s.problem.curvature * size**2 * UU
+        step = R - old.R
+        bend = squares(step) / l2
+        slope = old.a - a + 0.5 * (old.b - b) - np.einsum("lpm,lpm->p", old.R, step) / l2
+        share = np.where(ridge, np.clip(slope / np.maximum(bend, 1e-300), 0.0, 1.0), 0.0)
+        s.mixture = Mixture(
+            old.R + share[:, None] * step, old.a + share * (a - old.a), old.b + share * (b - old.b)
+        )
+        mixed = -s.mixture.a - 0.5 * s.mixture.b - squares(s.mixture.R) / (2 * l2)
+        s.bound = np.where(ridge, np.maximum(s.bound, mixed), s.bound)
+    return bound
+
+
+def _bound(problem: Problem, rho: Array, HtU: Array, UT: Array, UU: Array) -> tuple[Array, Array]:
+    return problem.dual_values(*_scaled(rho, HtU, UT, UU))
+
+
+def _scaled(rho: Array, HtU: Array, UT: Array, UU: Array) -> tuple[Array, Array, Array]:
+    """Return the sums of Y = rho U from those of U."""
+    return rho[:, None] * HtU, rho * UT, (rho * np.sqrt(UU)) ** 2
+
+
+def _gap(bound: Array, loss: Array, capped: Array, penalty: Array) -> Array:
+    objective = loss + penalty
+    size = np.maximum(capped + penalty, np.maximum(1e-9 * objective, np.finfo(float).tiny))
+    return np.maximum(objective - bound, 0.0) / size
+
+
+def _bound_from_inside(s: Iterate, moves: Moves, plain: Array) -> tuple[Array, Mask]:
+    r"""Improve the bounds of problems without ridge for which multipliers inside are known.
+
+    Those of the iterate, Y, leave the limit of some rows of H'Y by a few percent. The point next to
+    them on the way from :math:`Y_0`, where no row is at its limit, is feasible; unless
+    :math:`Y_0 = 0`, that costs little.
+
+    Returns
+    -------
+    bound : array (P,)
+        The best that the new multipliers prove: `plain`, or the point on that way.
+    alone : mask (P,)
+        The problems of which none are known.
+    """
+    if s.inside is None:
+        return plain, np.ones(len(plain), dtype=bool)
+    known = _knows_inside(s.problem, s.inside)
+    Y = _scaled(s.rho, s.HtU, moves.UT, moves.UU)
+    best = _or_from_inside(s.problem, s.inside, *Y, plain)
+    s.bound = np.maximum(s.bound, best)
+    s.scale = np.where(known, 1.0, s.scale)
+    return best, ~known
+
+
+def _or_from_inside(
+    problem: Problem, inside: Inside, HtY: Array, YT: Array, YY: Array, plain: Array
+) -> Array:
+    """Bound by `plain`, or by the last feasible point on the way from `inside` to Y."""
+    share = problem.farthest_within(inside.HtY, HtY)
+    value = -YT - 0.5 * problem.curvature * YY
+    between = (1.0 - share) * inside.value + share * value  # or more: values are concave
+    return np.where(_knows_inside(problem, inside), np.maximum(plain, between), plain)
+
+
+def _knows_inside(problem: Problem, inside: Inside) -> Mask:
+    return np.asarray((problem.l2 == 0) & (inside.value > 0))
+
+
+def _correct_bound(
+    s: Iterate, moves: Moves, plain: Array, rows: Rows, factor: Factor, wanted: Mask
+) -> None:
+    r"""Improve the bounds of problems without ridge (:math:`l_2 = 0`), where `wanted`.
+
+    Theirs hold only while no row of H'Y is longer than :math:`l_1`, and to scale Y until that
+    is so costs most of the bound. But :math:`\sigma V` obeys that limit and H'Y only lags
+    behind :math:`-\sigma V`: with :math:`(H'H + sI) A = H'Y + \sigma V`,
+
+    .. math:: H'(Y - HA) = -\sigma V + s A
+
+    is as good as within it, at the price of leaving the loss's dual ball a little.
+    """
+    (which,) = np.nonzero((s.problem.l2 == 0) & wanted)
+    if not len(which) or s.sigma is None:
+        return
+    problem, rho = s.problem.select(which), s.rho[which]
+    sigma_V = s.sigma[which][:, None] * s.V[:, which]
+    shift = s.sigma[which] / rho
+    HtU = s.HtU[:, which] if moves.exact else rows.pull(which)
+    A = factor.solve(shift, rho[:, None] * HtU + sigma_V)
+    reach, YY = rows.corrected(A, which, problem, rho)
+    shrink = 1.0 / np.maximum(reach, 1.0)
+    HtT = np.broadcast_to(rows.HtT[:, None], A.shape)
+    YT = rho * moves.UT[which] - np.einsum("lpm,lpm->p", A, HtT)
+    bound, scale = problem.dual_values(
+        shrink[:, None] * (shift[:, None] * A - sigma_V), shrink * YT, shrink**2 * YY
+    )
+    better = bound > plain[which]
+    s.bound[which] = np.maximum(s.bound[which], bound)
+    if not moves.exact:  # and this one is summed over the rows
+        s.summed = s.summed.copy()
+        s.summed[which] = np.maximum(s.summed[which], bound)
+    s.scale[which] = np.where(better, scale * shrink, s.scale[which])
+    s.correction = np.zeros_like(s.B)
+    s.correction[:, which[better]] = A[:, better]
+
+
+def residuals_small(
+    s: Iterate, moves: Moves | None, rows: Rows, eps_abs: float, eps_rel: float
+) -> Mask:
+    """Apply the paper's stopping rule."""
+    # The constraint's terms E; (HB, B); Z; T, each with its own norm.
+    primal = weights = np.zeros(len(s.rho))
+    dual = multipliers = np.zeros((1, len(s.rho), 1))
+    sizes: list[Array] = []
+    if s.sigma is not None:
+        primal = primal + squares(s.B - s.Z)
+        dual = dual + s.sigma[:, None] * s.Z_change
+        weights = weights + squares(s.B)
+        multipliers = multipliers + s.sigma[:, None] * s.V
+        sizes.append(squares(s.Z))
+    if moves is not None:
+        primal = primal + moves.primal
+        dual = dual + s.rho[:, None] * s.HtE_change
+        weights = weights + moves.hidden
+        multipliers = multipliers + s.rho[:, None] * s.HtU
+        sizes += [moves.error, np.full_like(primal, rows.TT())]
+    largest = np.sqrt(np.max([*sizes, weights], axis=0))
+    absolute = np.sqrt(s.B.shape[0] * s.B.shape[2]) * eps_abs
+    small_primal = np.sqrt(primal) < absolute + eps_rel * largest
+    small_dual = np.sqrt(squares(dual)) < absolute + eps_rel * np.sqrt(squares(multipliers))
+    return np.asarray(small_primal & small_dual)
+
+
+def residuals(s: Iterate, moves: Moves | None) -> tuple[Array, Array]:
+    """Norms of (HB - T - E, B - Z) and of (rho (E - E_old), sigma (Z - Z_old)), shape (P,)."""
+    primal: Array = np.zeros(len(s.rho))
+    dual: Array = np.zeros(len(s.rho))
+    if moves is not None:
+        primal, dual = moves.primal, (s.rho * np.sqrt(moves.error_change)) ** 2
+    if s.sigma is not None:
+        primal = primal + squares(s.B - s.Z)
+        dual = dual + squares(s.sigma[:, None] * s.Z_change)
+    return np.sqrt(primal), np.sqrt(dual)
+
+
+# == src/gorelm/polish.py
+# r"""Multipliers that prove more, set right in the few directions that H magnifies most.
+#
+# The multipliers Y of an iterate prove a lower bound that falls with the distance of H'Y from where
+# it will end, :math:`-(l_2 B + \sigma V)`, squared and divided by :math:`l_2`. Where the ridge is
+# small, the weights settle long before that distance has: not because Y were far from its end, but
+# because H magnifies what is left. Hidden outputs have a few very large singular values, so most of
+# the distance lies in as many directions. With the leading eigenvectors W of H'H and Q = HW, two maps
+# in turn,
+#
+# .. math:: Y \leftarrow Y - Q (Q'Q)^{-1} \bigl[Q'Y + W'(l_2 B + \sigma V)\bigr],
+#           \qquad Y \leftarrow \text{the nearest point of the loss's dual ball},
+#
+# set these directions right while every y_i stays where it may be. They take a fraction of an
+# iteration, and what they change in the other directions is so little that a guess of the bound
+# without it tells when to sum up H'Y for a proof.
+# """
+
+
+# How often to set them right: 2 to 6 took as many iterations on rf1.
+POLISH_ROUNDS = 3
+# Of a direction's square, the share that full nodes must have to take something over.
+SPARE = 1e-3
+
+
+class Polished(NamedTuple):
+    """Polished multipliers and what bounds are made of."""
+
+    Y: Array  # (N, P, m)
+    HtY: Array  # (L, P, m)
+    YT: Array  # (P,)
+    YY: Array  # (P,)
+
+
+class Polish:
+    """Sets the multipliers of some problems right in the leading directions of H.
+
+    Parameters
+    ----------
+    rows : Rows
+        Owner of H, T and the multipliers, in memory.
+    directions : Directions
+        Those to set right.
+    """
+
+    def __init__(self, rows: Rows, directions: Directions) -> None:
+        self._rows, self._directions = rows, directions
+        self._last: tuple[Array, Mask, Array] | None = None  # the last guess: B, which, Y
+
+    @classmethod
+    def where_it_pays(
+        cls, rows: Rows, factor: Factor, problem: Problem, directions: Directions | None = None
+    ) -> Polish | None:
+        """Return one where multipliers are at hand and in a ball, and directions are known.
+
+        A single fit does not know them, and to find them costs as much as it saves.
+        """
+        if not (rows.in_memory and rows.complete and problem.loss != "squared"):
+            return None
+        if directions is None and isinstance(factor, EighFactor):
+            directions = Directions.of(factor, rows.H)
+        return None if directions is None else cls(rows, directions)
+
+    def multipliers(self, s: Iterate, which: Mask) -> Array:
+        """Return polished multipliers (N, ., m) of the problems `which` (indices)."""
+        if self._last is not None and self._last[0] is s.B:
+            _, known, Y = self._last
+            if np.isin(which, known).all():
+                return Y[:, np.searchsorted(known, which)]
+        return self._polished(s, which)[0]
+
+    def guess(self, s: Iterate, which: Mask) -> Polished:
+        """Polish the multipliers of the problems `which` (indices) and guess their H'Y."""
+        vectors = self._directions.vectors
+        Y, QtY = self._polished(s, which)
+        self._last = s.B, which, Y
+        HtU = s.rho[which, None] * s.HtU[:, which]
+        known = HtU.reshape(len(HtU), -1)
+        guess = known + vectors @ (QtY - vectors.T @ known)
+        YT = np.einsum("npm,nm->p", Y, self._rows.T, dtype=float)
+        YY = np.einsum("npm,npm->p", Y, Y, dtype=float)
+        return Polished(Y, guess.reshape(HtU.shape), YT, YY)
+
+    def summed(self, given: Polished, which: Mask) -> Polished:
+        """Sum up the H'Y of some over the rows."""
+        Y = given.Y[:, which]
+        return Polished(Y, self._rows.summed(Y), given.YT[which], given.YY[which])
+
+    def without(self, B: Array, full: Mask) -> Array:
+        r"""Empty the nodes (L, P, 1) or cells (L, P, m) of B that are not `full`.
+
+        What they said in the leading directions, the others say instead: small weights of many
+        nodes add up there. With rows :math:`W_e` of the emptied and :math:`W_f` of the others,
+        these get :math:`W_f (W_f'W_f + \varepsilon I)^{-1} W_e'B_e` more.
+        """
+        vectors = self._directions.vectors
+        kept: Array = B * full
+        lost = vectors.T @ (B - kept).reshape(len(B), -1)
+        lost = lost.reshape(len(lost), *B.shape[1:])
+        for at in np.argwhere(~full.all(axis=0)):
+            p, targets = at[0], slice(None) if full.shape[2] == 1 else at[1]
+            some = vectors * full[:, p, at[1]][:, None]
+            inner = some.T @ some
+            inner.flat[:: len(inner) + 1] += SPARE
+            kept[:, p, targets] += some @ np.linalg.solve(inner, lost[:, p, targets])
+        return kept
+
+    def _polished(self, s: Iterate, which: Mask) -> tuple[Array, Array]:
+        """Return Y (N, ., m) and Q'Y, whose problems and targets are one axis."""
+        vectors, values = self._directions.vectors, self._directions.values
+        Q = self._directions.outputs.astype(self._rows.dtype, copy=False)
+        slopes = s.problem.l2[which, None] * s.B[:, which]
+        if s.sigma is not None:
+            slopes += s.sigma[which, None] * s.V[:, which]
+        target = -(vectors.T @ slopes.reshape(len(slopes), -1)).reshape(-1, *slopes.shape[1:])
+        Y = np.empty((len(self._rows.U), *slopes.shape[1:]), dtype=self._rows.dtype)
+        QtY = np.empty(target.shape)
+
+        def polish(k: int) -> None:  # a problem at a time: its multipliers stay in cache
+            problem = s.problem.select(which[k : k + 1])
+            y = self._rows.U[:, which[k]] * s.rho[which[k]].astype(Y.dtype)
+            Qty = Q.T @ y
+            for _ in range(POLISH_ROUNDS):
+                correction = (Qty - target[:, k]) / values[:, None]
+                y -= Q @ correction.astype(y.dtype, copy=False)
+                problem.bring_into_ball(y[:, None], self._rows.omega(slice(None)))
+                Qty = Q.T @ y
+            Y[:, k], QtY[:, k] = y, Qty
+
+        for _ in spread(polish, range(len(which))):
+            pass
+        return Y, QtY.reshape(len(QtY), -1)
+
+
+# == src/gorelm/directions.py
+# """The few directions of the weights that H magnifies most, and how they change as H grows."""
+
+
+# How many: 16 to 100 took as many iterations of paths on rf1.
+DIRECTIONS = 32
+# New nodes from which on directions are sooner found anew than turned.
+MANY_NEW = 256
+# Rounds of subspace iteration. The spectrum of hidden outputs falls steeply.
+_SUBSPACE_ROUNDS = 3
+
+
+class Directions:
+    r"""Orthonormal directions W of the weights with orthogonal outputs Q = HW.
+
+    Parameters
+    ----------
+    H : array (N, L)
+        Hidden outputs.
+    vectors : array (L, k)
+        W.
+    values : array (k,)
+        The squared norms of the columns of Q.
+    """
+
+    def __init__(self, H: Array, vectors: Array, values: Array) -> None:
+        self._H, self.vectors, self.values = H, vectors, values
+
+    @cached_property
+    def outputs(self) -> Array:
+        """Q."""
+        return np.asarray(self._H @ self.vectors.astype(self._H.dtype, copy=False))
+
+    @classmethod
+    def of(cls, factor: EighFactor, H: Array) -> Directions:
+        """Return the leading eigenvectors of H'H, which are known."""
+        return cls(H, *factor.leading(min(DIRECTIONS, *H.shape)))
+
+    @classmethod
+    def find(cls, H: Array, factor: Factor) -> Directions:
+        """Look for them: products of H'H with anything turn towards them."""
+        count = min(DIRECTIONS, *H.shape)
+        W = np.random.default_rng(0).standard_normal((H.shape[1], count))
+        for _ in range(_SUBSPACE_ROUNDS):
+            GW = factor.times(W[:, None])
+            GW = product(H, H @ W.astype(H.dtype, copy=False)) if GW is None else GW[:, 0]
+            W = linalg.qr(GW, mode="economic", check_finite=False)[0]
+        Q = H @ W.astype(H.dtype, copy=False)
+        values, mix = linalg.eigh(product(Q, Q))
+        found = cls(H, W @ mix, above_rounding(values))
+        found.outputs = Q @ mix.astype(H.dtype, copy=False)
+        return found
+
+    def extend(self, dH: Array, corner: Array | None = None) -> None:
+        """Turn towards new nodes dH (N, d), within what these and W span.
+
+        `corner` is dH'dH (lower triangle), where it is known.
+        """
+        Q, k = self.outputs, len(self.values)
+        cross, corner = product(dH, Q), gram(dH) if corner is None else corner
+        both = np.block([[np.diag(self.values), cross.T], [cross, corner]])
+        count, size = min(DIRECTIONS, len(dH), len(self.vectors) + dH.shape[1]), len(both)
+        values, mix = linalg.eigh(both, subset_by_index=[size - count, size - 1])
+        self.values = above_rounding(values)
+        self.vectors = np.concatenate([self.vectors @ mix[:k], mix[k:]])
+        mix = mix.astype(Q.dtype, copy=False)
+        self.outputs = Q @ mix[:k] + dH.astype(Q.dtype, copy=False) @ mix[k:]

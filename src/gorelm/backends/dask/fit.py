@@ -1,0 +1,280 @@
+"""Fit and predict with rows spread over the workers of a cluster."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from gorelm._features.scaling import Scaling, weighted_quantiles
+from gorelm._solver.prepared import solve_rows
+from gorelm._solver.problem import Array
+from gorelm.backends.dask.crew import Crew
+from gorelm.backends.dask.partition import largest
+from gorelm.backends.dask.rows import DaskRows
+from gorelm.backends.dask.source import DaskSource, Partitioned
+from gorelm.backends.dask.staff import Options
+
+__all__ = ["from_arrays"]
+
+# Cells of y that the coordinator gathers to read the scaling of the targets off; of more, it
+# gathers every k-th row.
+_GATHERED = 100_000_000
+
+_UNSENT = ("history_", "outlier_scores_", "outlier_mask_", "feature_names_in_")
+
+
+def fit(model: Any, X: Any, y: Any, sample_weight: Any = None) -> None:
+    """Fit a batch estimator to dask collections; what its `fit` does with them.
+
+    Parameters
+    ----------
+    model : LargeELM
+        The estimator, its parameters checked.
+    X : dask array (N, d) or dask dataframe
+        Inputs.
+    y : dask array, dataframe or series; or NumPy array, pandas frame or series
+        Targets.
+    sample_weight : like `y`, optional
+        Weights.
+    """
+    client = _active_client()
+    if y is None:
+        raise ValueError(f"{type(model).__name__} needs y, but the target y is None")
+    model._require_streamable("use arrays in memory instead of dask collections")
+    source, options = DaskSource(X, y, sample_weight), Options.from_config()
+    model._take_names(source)
+    model._one_target = source.one_target
+    with Crew(client, source, options) as crew:
+        lengths, n_used, n_targets = _accepted(
+            crew, source, ignore=model.missing_targets == "ignore"
+        )
+        model._input_scaling = _input_scaling(crew, model.input_scaling, source.shape[1])
+        model._target_scaling = _target_scaling(crew, model.target_scaling, lengths, n_targets)
+        model.hidden_ = model._draw(source.shape[1])
+        sizes, weights = _joined(crew.call("target_sizes", _travelling(model)))
+        size = float(weighted_quantiles(sizes, 0.5, weights))
+        crew.call("prepare", _travelling(model), changes=True, lasts=True)
+        shape = (n_used, model.hidden_.n_outputs, n_targets)
+        every = options.checkpoint_every
+        rows = DaskRows(crew, *shape, source.dtype, checkpoint_every=every)
+        found = solve_rows(
+            rows, model._problem(), settings=model._settings(), callback=model.callback
+        )
+        model._remember(model._weights_of(found))
+        scores, used = _joined(crew.call("scores", _travelling(model)))
+        model._judge(scores, used, weights, size)
+
+
+def predict(model: Any, X: Any) -> Any:
+    """Predict the targets of a dask collection, lazily; what `predict` does with one.
+
+    Parameters
+    ----------
+    model : LargeELM
+        A fitted estimator.
+    X : dask array (N, d) or dask dataframe
+        Inputs.
+
+    Returns
+    -------
+    y : dask array of shape (N,) or (N, m)
+        In the partitions of X.
+    """
+    _require_same_inputs(model, X)
+    if hasattr(X, "to_dask_array"):
+        X = X.to_dask_array()
+    X = X.rechunk({1: -1})
+    n_targets = model.coef_.shape[1]
+    shape: dict[str, Any] = {
+        "chunks": (X.chunks[0], (n_targets,)),
+        "meta": np.empty((0, n_targets)),
+    }
+    if model._one_target:
+        shape = {"drop_axis": 1, "meta": np.empty(0)}
+    return X.map_blocks(_predicted, _Predictor(model), dtype=np.float64, **shape)
+
+
+def from_arrays(
+    X: Any,
+    y: Any,
+    sample_weight: Any = None,
+    *,
+    client: Any = None,
+    n_partitions: int | None = None,
+) -> tuple[Any, ...]:
+    """Mark rows in this process's memory as to be fitted by the workers of a cluster.
+
+    Partitions are sent to their workers when the fit begins, and again if one is lost.
+
+    Parameters
+    ----------
+    X : array or pandas frame (N, d)
+        Inputs.
+    y : array or pandas frame (N,) or (N, m)
+        Targets.
+    sample_weight : array (N,), optional
+        Weights.
+    client : distributed.Client, optional
+        Connection to the cluster; by default the one that is open.
+    n_partitions : int, optional
+        Number of partitions; by default one for each thread of the workers.
+
+    Returns
+    -------
+    X, y : object
+        To pass to `fit`; with `sample_weight`, that is the third.
+
+    Examples
+    --------
+    >>> from distributed import Client
+    >>> from gorelm import GORELMRegressor
+    >>> from gorelm.backends.dask import from_arrays
+    >>> from gorelm.datasets import make_multitarget
+    >>> data = make_multitarget(400, outlier_ratio=0.2, random_state=0)
+    >>> with Client(n_workers=2, processes=False, dashboard_address=":0") as client:
+    ...     X, y = from_arrays(data.X, data.T, n_partitions=4)
+    ...     model = GORELMRegressor(lam=0.1, n_hidden=50, random_state=0).fit(X, y)
+    >>> model.predict(data.X).shape
+    (400, 3)
+    """
+    client = _active_client() if client is None else client
+    count = sum(client.nthreads().values()) if n_partitions is None else n_partitions
+    if count < 1:
+        raise ValueError(
+            "the cluster has no worker to count threads of; give n_partitions"
+            if n_partitions is None
+            else f"n_partitions={n_partitions} is not positive"
+        )
+    return tuple(v for v in (Partitioned(X, count), y, sample_weight) if v is not None)
+
+
+def _active_client() -> Any:
+    try:
+        from distributed import get_client
+    except ImportError as error:
+        raise ImportError(
+            'fits on a cluster need dask and distributed: pip install "gorelm[dask]"'
+        ) from error
+    try:
+        client = get_client()
+    except ValueError as error:
+        raise RuntimeError(
+            "dask collections are fitted by the workers of a cluster, and no client is connected "
+            "to one: make one first, as in client = distributed.Client(n_workers=2), or with the "
+            "address of a scheduler; or pass arrays in memory"
+        ) from error
+    if client.asynchronous:
+        raise RuntimeError("the client is asynchronous; fit with one that is not")
+    return client
+
+
+def _travelling(model: Any) -> Any:
+    """Return a copy of the model without what is large, or does not travel."""
+    other = copy(model)
+    other.callback = None
+    for name in _UNSENT:
+        vars(other).pop(name, None)
+    return other
+
+
+def _accepted(crew: Crew, source: DaskSource, *, ignore: bool) -> tuple[list[int], int, int]:
+    """Check all rows; returns the partitions' numbers of rows, of rows that count, of targets."""
+    from gorelm.estimators._prepare import require_targets
+
+    parts = crew.call("describe")
+    lengths = [part["n_rows"] for part in parts]
+    starts = np.cumsum([0, *lengths])
+    filled = [part for part in parts if part["n_rows"]]
+    if not filled:
+        raise ValueError("X has no rows")
+    for number, part in enumerate(parts):
+        if part["n_rows"] and part["shape"] != filled[0]["shape"]:
+            raise ValueError(
+                f"partition {number} has {part['shape']} inputs and targets, others have "
+                f"{filled[0]['shape']}"
+            )
+        _refuse_bad_rows(part, int(starts[number]), ignore=ignore)
+    n_inputs, n_targets = filled[0]["shape"]
+    if n_inputs != source.shape[1]:
+        raise ValueError(f"X has {n_inputs} columns instead of {source.shape[1]}")
+    n_used = sum(part["n_used"] for part in parts)
+    known = np.sum([part["known"] for part in filled], axis=0) > 0
+    require_targets(known[None] if n_used else np.empty((0, n_targets), dtype=bool))
+    return lengths, n_used, n_targets
+
+
+def _refuse_bad_rows(part: dict[str, Any], start: int, *, ignore: bool) -> None:
+    remedies = {
+        "bad_input": "X has a NaN or an infinite value; impute or remove it",
+        "infinite": "y has an infinite value; remove it",
+        "missing": 'y contains NaN; remove the row, or set missing_targets="ignore"',
+        "bad_weight": "sample_weight is negative or not finite",
+    }
+    for name, what in remedies.items():
+        if part[name] is not None and not (ignore and name == "missing"):
+            raise ValueError(f"row {start + part[name]}: {what}")
+
+
+def _input_scaling(crew: Crew, kind: str | None, n_features: int) -> Scaling:
+    """Read the input scaling off all rows, by the rules of `Scaling.fit`."""
+    if kind is None:
+        return Scaling.fit(None, np.empty((0, n_features)), np.empty(0))
+    negative, high = crew.call("ends", merge=largest)
+    if kind == "minmax":
+        return Scaling.fit(kind, np.stack([-negative, high]), np.ones(2))
+    unit = np.maximum(np.abs(negative), np.abs(high))
+    unit[unit == 0] = 1.0
+    total, sums = crew.call("first_moments", unit)
+    mean = sums / total
+    deviation = np.sqrt(crew.call("second_moments", unit, mean) / total)
+    return Scaling.of(mean * unit, deviation * unit)
+
+
+def _target_scaling(crew: Crew, kind: str | None, lengths: list[int], n_targets: int) -> Scaling:
+    """Read the target scaling off the gathered targets, or off every k-th row of very many."""
+    starts = np.cumsum([0, *lengths])
+    every = -(-int(starts[-1]) * n_targets // _GATHERED)
+    T, w = _joined(crew.call("targets", starts[:-1].tolist(), max(every, 1)))
+    return Scaling.fit(kind, T, w)
+
+
+def _joined(parts: list[tuple[Array, Any]]) -> tuple[Array, Any]:
+    first, second = zip(*[part for part in parts if len(part[0])], strict=True)
+    return np.concatenate(first), np.concatenate(second)
+
+
+class _Predictor:
+    """A model as it travels to where predictions are made."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._n_targets = _travelling(model), model.coef_.shape[1]
+
+    def __call__(self, x: Array) -> Array:
+        if not len(x):
+            shape = (0,) if self._model._one_target else (0, self._n_targets)
+            return np.empty(shape)
+        return np.asarray(self._model.predict(x))
+
+
+def _predicted(x: Array, predictor: _Predictor) -> Array:
+    return predictor(x)
+
+
+def _require_same_inputs(model: Any, X: Any) -> None:
+    from sklearn.utils.validation import check_is_fitted
+
+    check_is_fitted(model)
+    if np.ndim(X) != 2:
+        raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
+    names = getattr(model, "feature_names_in_", None)
+    given = [str(name) for name in X.columns] if hasattr(X, "columns") else None
+    n_inputs = len(given) if given is not None else int(X.shape[1])
+    if n_inputs != model.n_features_in_ or (
+        given is not None and names is not None and given != list(names)
+    ):
+        raise ValueError(
+            f"X has inputs {given or n_inputs}; the model was fitted with "
+            f"{model.n_features_in_ if names is None else list(names)}"
+        )

@@ -1,0 +1,153 @@
+"""The row pass on a cluster: commands to all partitions, and the sums that come back."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from gorelm._solver.problem import Array, Problem
+from gorelm._solver.rows import Moves, Rows
+from gorelm._solver.targets import NormSummary
+from gorelm.backends.dask.crew import Crew
+from gorelm.backends.dask.partition import reach_and_sum
+
+__all__ = ["DaskRows"]
+
+
+class DaskRows(Rows):
+    """H, T, E and U on the workers of a cluster.
+
+    Parameters
+    ----------
+    crew : Crew
+        Workers whose partitions are prepared.
+    n_rows, n_hidden, n_targets : int
+        Size of the whole.
+    dtype : dtype
+        Precision of the partitions.
+    checkpoint_every : int, default=0
+        Iterations between two checkpoints; 0: none.
+    """
+
+    in_memory = False
+
+    def __init__(
+        self,
+        crew: Crew,
+        n_rows: int,
+        n_hidden: int,
+        n_targets: int,
+        dtype: npt.DTypeLike,
+        *,
+        checkpoint_every: int = 0,
+    ) -> None:
+        self._crew, self._shape, self._dtype = crew, (n_rows, n_hidden, n_targets), np.dtype(dtype)
+        self._checkpoint_every, self._n_steps = checkpoint_every, 0
+        self._complete = all(crew.call("complete"))
+        self._inner: tuple[Array, Array] | None = None
+        self.HtT: Array = np.empty((0, 0))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return (N, L, m)."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of the N-sized state."""
+        return self._dtype
+
+    @property
+    def complete(self) -> bool:
+        """Whether every target cell is known."""
+        return self._complete
+
+    def moments(self) -> tuple[Array, Array]:
+        """Return H'H (lower triangle) and H'T, both in float64."""
+        G, HtT = self._crew.call("moments")
+        return G, HtT
+
+    def start(self, problem: Problem, cap: float = np.inf) -> Array:
+        """Set U = 0 and E = 0 or near it, and return H'(E - U); see `Rows.start`."""
+        return np.asarray(self._crew.call("start", problem, cap, changes=True))
+
+    def step(
+        self,
+        B: Array,
+        problem: Problem,
+        rho: Array,
+        relax: float,
+        *,
+        cap: Array,
+        measure: bool = False,
+    ) -> tuple[Array, Moves | None]:
+        """Update E and U for the weights `B`; see `Rows.step`."""
+        args = (B, problem, rho, relax, cap, measure)
+        HtD, moves, self._inner = self._crew.call("step", *args, changes=True)
+        self._n_steps += 1
+        if self._checkpoint_every and self._n_steps % self._checkpoint_every == 0:
+            self._crew.checkpoint()
+        return HtD, moves
+
+    def inner(self) -> tuple[Array, Array]:
+        """Return <U, T> and <U, U> of every problem; they come with a step that is not measured."""
+        if self._inner is not None:
+            return self._inner
+        UT, UU = self._crew.call("inner")
+        return UT, UU
+
+    def rescale(self, factor: Array) -> None:
+        """Divide U by `factor` (P,)."""
+        self._inner = None
+        self._crew.call("rescale", factor, changes=True)
+
+    def keep(self, which: npt.NDArray[np.bool_]) -> None:
+        """Drop the state of the problems that have left the batch."""
+        self._inner = None
+        self._crew.call("keep", which, changes=True)
+
+    def pull(self, which: Any) -> Array:
+        """Return H'U of some problems, (L, ., m)."""
+        return np.asarray(self._crew.call("pull", which))
+
+    def corrected(self, A: Array, which: Any, problem: Problem, rho: Array) -> tuple[Array, Array]:
+        """Judge the multipliers rho U - HA; see `Rows.corrected`."""
+        args = (A, which, problem, rho)
+        reach, squares = self._crew.call("corrected", *args, merge=reach_and_sum)
+        return reach, squares
+
+    def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
+        """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
+        return np.asarray(self._crew.call("loss", X, problem, cap))
+
+    def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
+        """Return H'R, <R, T> and <R, R> of the residuals R = HX - T."""
+        HtR, RT, RR = self._crew.call("residual_sums", X)
+        return HtR, RT, RR
+
+    def TT(self) -> float:
+        """Return the squared norm of T."""
+        return float(self._crew.call("TT"))
+
+    def norm_summary(self, problem: Problem) -> NormSummary:
+        """Return what `typical_residual` needs to know of the rows."""
+        summary: NormSummary = self._crew.call("norm_summary", problem)
+        return summary
+
+    def bring_within(self, problem: Problem, limit: float) -> None:
+        """Shorten targets beyond `limit`, in units of the rows' omega."""
+        self._crew.call("bring_within", problem, limit, changes=True, lasts=True)
+
+    def resume(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: paths hand over states of the size of the data."""
+        raise NotImplementedError("paths and warm starts need all rows in one memory")
+
+    def products(self, start: int) -> NoReturn:
+        """Refuse, as `resume`."""
+        self.resume()
+
+    def dual(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse, as `resume`."""
+        self.resume()

@@ -1,0 +1,226 @@
+"""Rows whose hidden outputs do not fit in memory: H is made anew, block by block, in every pass.
+
+`HiddenBlocks` are the hidden outputs of `gorelm.stream.RowBlocks`: as many blocks as a memory budget
+allows are kept, in float32, and the others are made when their turn comes, by several threads ahead
+of the row pass. `StreamedRows` is the row pass over them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from joblib import cpu_count
+from threadpoolctl import ThreadpoolController
+
+from gorelm._features.layer import HiddenLayer
+from gorelm._features.scaling import Scaling
+from gorelm._solver.linalg import GramSum
+from gorelm._solver.problem import Array
+from gorelm._solver.rows import Result, Rows, cut, total
+from gorelm._solver.targets import refuse_huge
+from gorelm.stream import BLOCK_ROWS, RowBlocks
+
+__all__ = ["HiddenBlocks", "StreamedRows", "fit_input_scaling"]
+
+PART_WORK = 8_000_000  # multiplications for each product with a part of a block
+
+
+def fit_input_scaling(
+    kind: str | None, X: RowBlocks, weights: Array, used: npt.NDArray[np.bool_]
+) -> Scaling:
+    """Read an input scaling off the used rows, in one or two passes; see `Scaling.fit`."""
+    if kind is None:
+        return Scaling.fit(None, X, weights)
+    low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
+    for rows, x in X:
+        x = x[used[rows]]
+        if len(x):
+            low, high = np.minimum(low, x.min(axis=0)), np.maximum(high, x.max(axis=0))
+    ends = np.stack([low, high])
+    if kind == "minmax":
+        return Scaling.fit(kind, ends, np.ones(2))
+    # Moments in the units of the ends, where nothing overflows and little cancels.
+    unit = Scaling.fit("minmax", ends, np.ones(2))
+    total, first, second = 0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    for rows, x in X:
+        x, w = unit.apply(x[used[rows]].astype(float))[0], weights[rows][used[rows]]
+        total, first, second = total + w.sum(), first + w @ x, second + w @ (x * x)
+    mean = first / total
+    deviation = np.sqrt(np.maximum(second / total - mean**2, 0.0))
+    return Scaling.of(unit.undo(mean), deviation * unit.scale)
+
+
+class HiddenBlocks:
+    """What a hidden layer makes of scaled rows, block by block, times omega.
+
+    Parameters
+    ----------
+    X : RowBlocks
+        Inputs.
+    used : boolean array (N,)
+        The rows that count.
+    scaling : Scaling
+        Of the inputs.
+    hidden : HiddenLayer
+        The layer.
+    omega : array, optional
+        Square roots of the weights of the used rows.
+    memory : float
+        Bytes that kept blocks may take.
+    dtype : dtype, default=float32
+        Precision of the outputs.
+    """
+
+    def __init__(
+        self,
+        X: RowBlocks,
+        used: npt.NDArray[np.bool_],
+        scaling: Scaling,
+        hidden: HiddenLayer,
+        omega: Array | None,
+        *,
+        memory: float,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> None:
+        self._X, self._used, self._scaling, self._hidden = X, used, scaling, hidden
+        self._omega, self.dtype = omega, np.dtype(dtype)
+        self.shape = (int(used.sum()), hidden.n_outputs)
+        self._kept: dict[int, Array] = {}
+        per_block = BLOCK_ROWS * hidden.n_outputs * self.dtype.itemsize
+        self._n_kept = int(max(memory, 0) // max(per_block, 1))
+        self.n_passes = 0
+        self._n_workers = max(1, min(8, cpu_count()))
+        self._workers = ThreadPoolExecutor(self._n_workers, "hidden")
+        self._libraries = ThreadpoolController()
+        # Fresh memory for every block would cost half of what making it costs.
+        size = (min(BLOCK_ROWS, len(X)), hidden.n_outputs)
+        self._memory: SimpleQueue[Array] = SimpleQueue()
+        for _ in range(self._n_workers):
+            self._memory.put(np.empty(size, self.dtype))
+
+    def __iter__(self) -> Iterator[tuple[slice, Array]]:
+        """Go through the used rows once: where they are among the used ones, and H there."""
+        self.n_passes += 1
+        for number, rows, x, where in self._places():
+            kept = self._kept.get(number)
+            yield where, self._make(number, rows, x, where) if kept is None else kept
+
+    def each(self, work: Callable[[slice, Array], Any]) -> Iterator[Any]:
+        """Yield, in their order, what `work` makes of every block, several being made at a time.
+
+        Meanwhile BLAS has one thread for each of them: its own threads would wait for each other.
+        """
+        self.n_passes += 1
+        waiting: deque[Future[Any]] = deque()
+        with self._libraries.limit(limits=1, user_api="blas"):
+            for place in self._places():
+                waiting.append(self._workers.submit(self._work, work, *place))
+                if len(waiting) > 2 * self._n_workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def _work(
+        self,
+        work: Callable[[slice, Array], Any],
+        number: int,
+        rows: slice,
+        x: Array,
+        where: slice,
+    ) -> Any:
+        if (kept := self._kept.get(number)) is not None:
+            return work(where, kept)
+        memory = self._memory.get()
+        try:
+            return work(where, self._make(number, rows, x, where, memory))
+        finally:
+            self._memory.put(memory)
+
+    def _places(self) -> Iterator[tuple[int, slice, Array, slice]]:
+        """Yield every block's number, its rows, inputs, and where they are among the used rows."""
+        start = 0
+        for number, (rows, x) in enumerate(self._X):
+            stop = start + int(np.count_nonzero(self._used[rows]))
+            yield number, rows, x, slice(start, stop)
+            start = stop
+
+    def _make(
+        self, number: int, rows: slice, x: Array, where: slice, memory: Array | None = None
+    ) -> Array:
+        scaled, _ = self._scaling.apply(x[self._used[rows]])
+        refuse_huge(scaled, "X", self.dtype, "set input_scaling or rescale X")
+        keep = number < self._n_kept
+        out = None if keep or memory is None else memory[: len(scaled)]
+        H = self._hidden.transform(scaled.astype(self.dtype, copy=False), out=out)
+        if self._omega is not None:
+            H *= self._omega[where, None].astype(H.dtype)
+        if keep:
+            self._kept[number] = H
+        return H
+
+
+class StreamedRows(Rows):
+    """H in blocks; T, E and U in memory.
+
+    Parameters
+    ----------
+    H : HiddenBlocks
+        Hidden outputs, times omega.
+    T, omega, observed
+        As for `Rows`.
+    """
+
+    H: Any
+    in_memory = False
+
+    def __init__(
+        self,
+        H: HiddenBlocks,
+        T: Array,
+        omega: Array | None = None,
+        observed: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        super().__init__(H, T, omega, observed, HtT=np.empty((0, 0)))  # type: ignore[arg-type]
+
+    def moments(self) -> tuple[Array, Array]:
+        """Sum up H'H and H'T in one pass."""
+        total = GramSum(self.shape[1])
+        HtT = np.zeros((self.shape[1], self.shape[2]))
+        for rows, h in self.H:
+            h = h.astype(np.float64, copy=False)
+            total.add(h)
+            HtT += h.T @ self.T[rows]
+        return total.G, HtT
+
+    def _pass(
+        self, work: Callable[[slice, Array], Result], n_columns: int, H: Array | None = None
+    ) -> Iterator[Result]:
+        del H
+        for where, h in self.H:
+            for part in cut(len(h), h.shape[1], n_columns):
+                yield work(_within(where, part), h[part])
+
+    def _totals(
+        self,
+        work: Callable[[slice, Array], tuple[Array, ...]],
+        n_columns: int,
+        H: Array | None = None,
+    ) -> list[Array]:
+        del H
+
+        def of_block(where: slice, h: Array) -> list[Array]:
+            # Larger parts than in memory: threads wait for each other between operations.
+            parts = cut(len(h), h.shape[1], n_columns, PART_WORK)
+            return total(work(_within(where, part), h[part]) for part in parts)
+
+        return total(self.H.each(of_block))
+
+
+def _within(where: slice, part: slice) -> slice:
+    return slice(where.start + part.start, where.start + part.stop)

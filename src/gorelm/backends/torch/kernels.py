@@ -1,0 +1,167 @@
+r"""The row pass of the l2,1 loss on a CUDA device, as two kernels that read H once each.
+
+Between them they move little but H: the first makes HB and goes on to E, U and what is measured
+without writing HB down, the second sums H'(E - U) over slices of the rows. Products are in
+float32's precision (three TF32 products, or plain float32), never in TF32's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+__all__ = ["COLUMNS", "pull", "step"]
+
+# Columns of H are padded with zeros to a multiple of this: aligned rows are read at full speed.
+COLUMNS = 64
+_PROGRAMS = 800  # about six for each multiprocessor
+# Rows and columns of H in a block, here and below: the fastest of some dozens on an H200.
+_ROWS, _DEPTH, _NODES, _ROWS_PULLED = 64, 64, 256, 32
+_SUMS = 16  # slots for what is measured; nine are used
+
+
+@triton.jit
+def _step(
+    H, B, T, E, U, D, sums, omega, tau, rho, delta, cap, relax, n_rows, n_hidden, width, m,
+    BLOCK: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr, SUMS: tl.constexpr,
+    WEIGHTED: tl.constexpr, MEASURE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    col, node = tl.arange(0, WIDTH), tl.arange(0, DEPTH)
+    there = row < n_rows
+    start = row.to(tl.int64) * width
+    HB = tl.zeros((BLOCK, WIDTH), tl.float32)
+    for first in range(0, width, DEPTH):
+        h = tl.load(H + start[:, None] + (first + node)[None, :], mask=there[:, None], other=0.0)
+        known = ((first + node) < n_hidden)[:, None] & (col < m)[None, :]
+        b = tl.load(B + (first + node)[:, None] * m + col[None, :], mask=known, other=0.0)
+        HB = tl.dot(h, b, HB, input_precision="tf32x3")
+    at = row.to(tl.int64)[:, None] * m + col[None, :]
+    cell = there[:, None] & (col < m)[None, :]
+    t = tl.load(T + at, mask=cell, other=0.0)
+    e_old = tl.load(E + at, mask=cell, other=0.0)
+    residual = HB - t  # 0 where there is no cell
+    v = relax * residual + (1.0 - relax) * e_old + tl.load(U + at, mask=cell, other=0.0)
+    size, knee = tl.load(tau).to(tl.float32), tl.load(delta).to(tl.float32)
+    k = size / tl.load(rho).to(tl.float32)
+    weight = tl.full((BLOCK,), 1.0, tl.float32)
+    if WEIGHTED:
+        weight = tl.load(omega + row, mask=there, other=1.0)
+    norm = tl.sqrt(tl.sum(v * v, axis=1))
+    u = v * (k * weight / tl.maximum(norm, (k + knee) * weight))[:, None]
+    e = v - u
+    tl.store(E + at, e, mask=cell)
+    tl.store(U + at, u, mask=cell)
+    tl.store(D + at, e - u, mask=cell)
+    if MEASURE:
+        r = tl.sqrt(tl.sum(residual * residual, axis=1))
+        near = tl.minimum(r, tl.load(cap).to(tl.float32) * weight)
+        knees = knee * weight
+        slope = size * weight
+        q = tl.minimum(r, knees)
+        loss = slope * (0.5 * q * (q / tl.maximum(knees, 1e-30)) + (r - q))
+        q = tl.minimum(near, knees)
+        capped = slope * (0.5 * q * (q / tl.maximum(knees, 1e-30)) + (near - q))
+        out = sums + tl.program_id(0) * SUMS
+        gap, change = residual - e, e - e_old
+        tl.store(out + 0, tl.sum(tl.sum(gap * gap, axis=1), axis=0))
+        tl.store(out + 1, tl.sum(near * near, axis=0))
+        tl.store(out + 2, tl.sum(tl.sum(change * change, axis=1), axis=0))
+        tl.store(out + 3, tl.sum(tl.sum(u * u, axis=1), axis=0))
+        tl.store(out + 4, tl.sum(tl.sum(u * t, axis=1), axis=0))
+        tl.store(out + 5, tl.sum(loss, axis=0))
+        tl.store(out + 6, tl.sum(capped, axis=0))
+        tl.store(out + 7, tl.sum(tl.sum(HB * HB, axis=1), axis=0))
+        tl.store(out + 8, tl.sum(tl.sum(e * e, axis=1), axis=0))
+
+
+@triton.jit
+def _pull(
+    H, D, sums, n_rows, width, m, rows_each,
+    NODES: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    node = tl.program_id(0) * NODES + tl.arange(0, NODES)
+    part = tl.program_id(1)
+    col, offset = tl.arange(0, WIDTH), tl.arange(0, DEPTH)
+    there = node < width
+    total = tl.zeros((NODES, WIDTH), tl.float32)
+    end = tl.minimum((part + 1) * rows_each, n_rows)
+    for first in range(part * rows_each, end, DEPTH):
+        row = first + offset
+        known = row < end
+        start = row.to(tl.int64) * width
+        h = tl.load(
+            H + start[:, None] + node[None, :], mask=known[:, None] & there[None, :], other=0.0
+        )
+        cell = known[:, None] & (col < m)[None, :]
+        at = row.to(tl.int64)[:, None] * m + col[None, :]
+        d = tl.load(D + at, mask=cell, other=0.0)
+        total = tl.dot(tl.trans(h), d, total, input_precision="ieee")
+    out = (part * width + node)[:, None] * WIDTH + col[None, :]
+    tl.store(sums + out, total, mask=there[:, None])
+
+
+def step(
+    H: Any,
+    B: Any,
+    T: Any,
+    E: Any,
+    U: Any,
+    omega: Any,
+    numbers: tuple[Any, Any, Any, Any],
+    relax: float,
+    *,
+    measure: bool,
+) -> tuple[Any, Any]:
+    """Update E and U (N, m) in place, for weights B (L, m) in float64.
+
+    Parameters
+    ----------
+    H : tensor (N, L or more)
+        Hidden outputs; columns beyond those of B are zeros.
+    B, T, E, U, omega
+        As in `gorelm._solver.rows`, of one problem.
+    numbers : tensors
+        tau, rho, delta and the cap on norms, in float64.
+    relax : float
+        Over-relaxation.
+    measure : bool
+        Return sums.
+
+    Returns
+    -------
+    D : tensor (N, m)
+        E - U.
+    sums : tensor (9,) or None
+        In the order of `gorelm._solver.rows.Moves`, the two losses one after the other.
+    """
+    n_rows, m = T.shape
+    D, n_blocks = torch.empty_like(E), triton.cdiv(n_rows, _ROWS)
+    sums = torch.empty((n_blocks if measure else 1, _SUMS), dtype=torch.float32, device=H.device)
+    _step[(n_blocks,)](
+        H, B.float(), T, E, U, D, sums, T if omega is None else omega, *numbers, relax,
+        n_rows, len(B), H.shape[1], m,
+        _ROWS, _DEPTH, _width(m), _SUMS, omega is not None, measure, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return D, sums[:, :9].sum(0, dtype=torch.float64) if measure else None
+
+
+def pull(H: Any, D: Any) -> Any:
+    """Return H'D in float64, for D (N, m)."""
+    n_rows, m = D.shape
+    n_blocks = triton.cdiv(H.shape[1], _NODES)
+    parts = max(1, min(triton.cdiv(_PROGRAMS, n_blocks), triton.cdiv(n_rows, 4 * _ROWS_PULLED)))
+    rows_each = triton.cdiv(triton.cdiv(n_rows, parts), _ROWS_PULLED) * _ROWS_PULLED
+    sums = torch.empty((parts, H.shape[1], _width(m)), dtype=torch.float32, device=H.device)
+    _pull[(n_blocks, parts)](
+        H, D, sums, n_rows, H.shape[1], m, rows_each, _NODES, _ROWS_PULLED, _width(m),
+        num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return sums[..., :m].sum(0, dtype=torch.float64)
+
+
+def _width(m: int) -> int:
+    return max(16, int(triton.next_power_of_2(m)))

@@ -1,0 +1,86 @@
+"""Whole paths on a device: what `gorelm.path` asks of a `System`, for tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from gorelm._solver.admm import ADAPTIVE, Record, Settings, Solution, State
+from gorelm._solver.prepared import solve_rows
+from gorelm._solver.problem import Array, Problem, norms
+from gorelm.backends.torch.rows import TorchRows, bring_near
+
+__all__ = ["TorchSystem", "tensor_system"]
+
+Tensor = Any
+
+
+def tensor_system(H: Tensor, T: Any, like: Problem, omega: Array | None, tol: float) -> Any:
+    """Check tensors and return their system; rows are multiplied by omega."""
+    H = H.detach() if H.dtype == torch.float32 else H.detach().double()
+    T = torch.as_tensor(T, dtype=torch.float64, device=H.device).detach()
+    for name, A in (("H", H), ("T", T)):
+        if not bool(torch.isfinite(A).all()):
+            raise ValueError(f"{name} has values that are not finite")
+    there = None if omega is None else torch.as_tensor(omega, device=H.device)
+    weights = None if there is None else there.to(H.dtype)
+    if there is not None and weights is not None:
+        H, T = H * weights[:, None], T * there[:, None]
+    T = bring_near(T, like, there, H)
+    # The kernels go through rows one after the other in memory.
+    return TorchSystem(H.contiguous(), T, weights)
+
+
+class TorchSystem:
+    """H and T on a device, for many problems.
+
+    Parameters
+    ----------
+    H, T : tensors (N, L), (N, m)
+        Rows multiplied by `omega`.
+    omega : tensor (N,), optional
+        Square roots of the sample weights.
+    """
+
+    keeps_states = False
+
+    def __init__(self, H: Tensor, T: Tensor, omega: Tensor | None) -> None:
+        self.H, self.T, self._omega = H, T, omega
+
+    def solve(
+        self,
+        problem: Problem,
+        settings: Settings = ADAPTIVE,
+        callback: Callable[[Record], Any] | None = None,
+        *,
+        start: State | None = None,
+        keep_state: bool = False,
+    ) -> Solution:
+        """Minimise a batch of problems."""
+        rows: Any = TorchRows(self.H, self.T, self.H.shape[1], self._omega)
+        with torch.cuda.device_of(self.H):
+            return solve_rows(rows, problem, settings=settings, callback=callback, near=True)
+
+    def largest_pull(self, problem: Problem) -> float:
+        """Return the largest row of H'Y for the pull Y of the targets on an empty model."""
+        T = self.T.double()
+        if problem.loss != "squared":
+            r: Tensor = problem.residual_norms(T)
+            r = r[:, None] if r.ndim == 1 else r
+            weight = 1.0 if self._omega is None else self._omega.double()[:, None]
+            T = weight * T / torch.clamp(r, min=1e-300).maximum(weight * problem.delta[0] + 0 * r)
+        total = torch.zeros((self.H.shape[1], T.shape[1]), dtype=T.dtype, device=T.device)
+        for start in range(0, len(T), 65536):
+            rows = slice(start, start + 65536)
+            total += self.H[rows].double().T @ T[rows]
+        pull = norms(total, grouped=problem.grouped)
+        return float(pull.max()) if total.numel() else 0.0
+
+    def empty_objective(self, problem: Problem) -> float:
+        """Return the loss of the model without weights (of the first problem)."""
+        rows: Any = TorchRows(self.H, self.T, self.H.shape[1], self._omega)
+        nothing = np.zeros((self.H.shape[1], 1, self.T.shape[1]))
+        return float(rows.loss(nothing, problem.select(np.arange(1)))[0, 0])

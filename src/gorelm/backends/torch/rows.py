@@ -1,0 +1,490 @@
+"""Rows on a device of PyTorch's: a GPU, or the CPU for tests.
+
+`TorchRows` has the methods of `gorelm._solver.rows.Rows`. The loop's arrays of the size of B live on the
+device too, in float64, and come to the host only when an iteration is checked. H'H is summed and
+factorised in float64; H, E and U have the precision of the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import numpy as np
+import torch
+
+from gorelm._features.layer import HiddenLayer
+from gorelm._solver.linalg import Factor
+from gorelm._solver.problem import Array, Problem
+from gorelm._solver.rows import Moves
+from gorelm._solver.state import Iterate
+from gorelm._solver.targets import EXPONENTS, ROUNDS, NormSummary, farthest
+from gorelm.backends.torch.linalg import InverseFactor, SpectralFactor
+
+try:
+    from gorelm.backends.torch import kernels
+except ImportError:  # Triton comes with PyTorch's CUDA builds only
+    kernels = None  # type: ignore[assignment]
+
+__all__ = ["DeviceLayer", "TorchRows", "bring_near", "held", "hidden_outputs"]
+
+Tensor = Any
+# Rows per block where blocks are needed: of float64 copies for H'H, and of an H that is not held.
+BLOCK_ROWS = 65536
+
+
+class TorchRows:
+    """H, T, E and U on a device.
+
+    Parameters
+    ----------
+    H : tensor (N, L), or callable
+        Hidden outputs times omega; or what makes those of a slice of rows, where they are not held.
+    T : tensor (N, m)
+        Targets, times omega; unobserved cells hold 0. Its precision is that of E and U.
+    n_hidden : int
+        L; H may have more columns, of zeros.
+    omega : tensor (N,), optional
+        Square roots of the sample weights.
+    observed : boolean tensor (N, m), optional
+        Which target cells are known.
+    """
+
+    bounds_are_cheap = False
+    in_memory = False
+    check_every = 5
+
+    def __init__(
+        self,
+        H: Tensor | Callable[[slice], Tensor],
+        T: Tensor,
+        n_hidden: int,
+        omega: Tensor | None = None,
+        observed: Tensor | None = None,
+    ) -> None:
+        self._H, self.T, self._n_hidden = H, T, n_hidden
+        self._omega, self._observed = omega, observed
+        self.E = self.U = T.new_zeros((len(T), 0, T.shape[1]))
+        self.HtT: Array = np.empty((0, 0))
+        self.may_capture = False
+        self._cap: tuple[Array, Tensor] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return (N, L, m)."""
+        return len(self.T), self._n_hidden, self.T.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Precision of the N-sized state."""
+        return np.dtype(f"f{self.T.element_size()}")
+
+    @property
+    def complete(self) -> bool:
+        """Whether every target cell is known."""
+        return self._observed is None or bool(self._observed.all())
+
+    # -- between the host and the device -------------------------------------------------------
+
+    def put(self, values: list[Any]) -> list[Tensor]:
+        """Bring arrays of the loop to the device in one go, in float64."""
+        arrays = [np.asarray(array, dtype=np.float64) for array in values]
+        # A copy: on the CPU the loop's arrays and the device's must not be one.
+        flat = np.concatenate([array.reshape(-1) for array in arrays])
+        there = torch.tensor(flat, device=self.T.device)
+        parts = there.split([array.size for array in arrays])
+        return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+    def get(self, values: list[Tensor]) -> list[Array]:
+        """Bring tensors back to the host in one go, in float64."""
+        here = torch.cat([tensor.reshape(-1).double() for tensor in values]).cpu().numpy()
+        ends = np.cumsum([tensor.numel() for tensor in values])[:-1]
+        parts = np.split(here, ends)
+        return [part.reshape(tensor.shape) for part, tensor in zip(parts, values, strict=True)]
+
+    def put_one(self, values: Any) -> Tensor:
+        """Bring one array to the device."""
+        return self.put([values])[0]
+
+    def get_one(self, values: Tensor) -> Array:
+        """Bring one tensor to the host."""
+        return self.get([values])[0]
+
+    def _in_rows(self, values: list[Any]) -> list[Tensor]:
+        """Bring numbers to the device in the precision of the rows."""
+        there = values if isinstance(values[0], torch.Tensor) else self.put(values)
+        return [number.to(self.T.dtype) for number in there]
+
+    def refine(self) -> bool:
+        """Do nothing: steps have all digits."""
+        return False
+
+    def accelerate(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a step that is captured once and launched as a whole."""
+        return _Captured(step, self) if self.T.is_cuda else step
+
+    def factor(self, like: Problem) -> Factor:
+        """Sum up H'H and H'T in one pass, in float64."""
+        n_hidden = self._n_hidden
+        G = torch.zeros((n_hidden, n_hidden), dtype=torch.float64, device=self.T.device)
+        HtT = torch.zeros((n_hidden, self.T.shape[1]), dtype=torch.float64, device=self.T.device)
+        for rows, h in self._pass(BLOCK_ROWS):
+            h = h[:, :n_hidden].double()
+            HtT += h.T @ self.T[rows].double()
+            # The lower triangle is enough, in strips that are large enough for the device.
+            for start in range(0, n_hidden, 512):
+                strip = slice(start, start + 512)
+                G[start:, strip].addmm_(h[:, start:].T, h[:, strip])
+        self.HtT = self.get_one(HtT)
+        self.may_capture = like.n_problems == 1  # a batch changes shape, and fills the device
+        return (InverseFactor if like.n_problems == 1 else SpectralFactor)(G, self)
+
+    # -- the row pass ----------------------------------------------------------------------------
+
+    def start(self, problem: Problem, cap: float = np.inf) -> Array:
+        """Set U = 0 and E = 0, but where a norm of T is beyond `cap`, the E that takes it back."""
+        n_rows, n_hidden, m = self.shape
+        self.E = self.T.new_zeros((n_rows, problem.n_problems, m))
+        self.U = torch.zeros_like(self.E)
+        near = _within(self.T, problem, self._omega, cap)
+        if near is None:
+            return np.zeros((n_hidden, problem.n_problems, m))
+        self.E += (near - self.T)[:, None]
+        return self.get_one(self._summed(self.E))
+
+    def step(
+        self,
+        B: Tensor,
+        problem: Problem,
+        rho: Tensor,
+        relax: float,
+        *,
+        cap: Array,
+        measure: bool = False,
+    ) -> tuple[Tensor, Moves | None]:
+        """Update E and U for the weights `B` (L, P, m); see `gorelm._solver.rows.Rows.step`."""
+        if self._fused(problem):
+            return self._fused_step(B, problem, rho, relax, cap, measure)
+        here, rho = problem.moved(self._in_rows), rho.to(self.T.dtype)
+        before = self.E.clone() if measure else None
+        HtD, R = self._plain_step(B, here, rho, relax, keep=measure)
+        return HtD, self._moves(R, before, here, cap) if measure else None
+
+    def _fused(self, problem: Problem) -> bool:
+        return (
+            kernels is not None
+            and self.T.is_cuda
+            and self.T.dtype == torch.float32
+            and problem.loss == "l21"
+            and self.E.shape[1] == 1
+            and self._observed is None
+            and not callable(self._H)
+            and self._H.shape[1] % kernels.COLUMNS == 0
+            and self.T.shape[1] <= 64
+        )
+
+    def _fused_step(
+        self, B: Tensor, problem: Problem, rho: Tensor, relax: float, cap: Array, measure: bool
+    ) -> tuple[Tensor, Moves | None]:
+        numbers = (problem.tau, rho, problem.delta, self._there(cap))
+        rows = (self.T, self.E[:, 0], self.U[:, 0], self._omega)
+        D, sums = kernels.step(self._H, B, *rows, numbers, relax, measure=measure)
+        HtD = kernels.pull(self._H, D)[: self._n_hidden, None]
+        if not measure:
+            return HtD, None
+        primal, size, change, UU, UT, _, _, hidden, error = sums[:, None]
+        return HtD, Moves(primal, size, change, UU, UT, sums[5:7, None], hidden, error)
+
+    def _plain_step(
+        self, B: Tensor, problem: Problem, rho: Tensor, relax: float, *, keep: bool
+    ) -> tuple[Tensor, Tensor]:
+        weights, HtD = self._flat(B), torch.zeros_like(B)
+        R = torch.empty_like(self.E) if keep else None
+        for rows, h in self._pass():
+            residual = self._times(h, weights, B.shape) - self.T[rows, None]
+            e_old, u_old = self.E[rows], self.U[rows]
+            v = relax * residual + (1.0 - relax) * e_old + u_old
+            known = v if self._observed is None else v * self._observed[rows, None]
+            u = problem.multipliers(known, rho, _part(self._omega, rows))
+            e = v - u
+            HtD += self._product(h, e - u)
+            if R is not None:
+                R[rows] = residual
+            # In place: a captured step finds them where they were.
+            e_old.copy_(e)
+            u_old.copy_(u)
+        return HtD, R
+
+    def _moves(self, R: Tensor, before: Tensor, problem: Problem, cap: Array) -> Moves:
+        E, U, T = self.E, self.U, self.T[:, None]
+        sums = [_squares(R - E), _squares(E - before), _squares(U), _squares(R + T), _squares(E)]
+        sums += [_sum(U * T), *self._capped(R, problem, self._there(cap))]
+        primal, change, UU, hidden, error, UT, size, plain, capped = sums
+        loss: Tensor = torch.stack([plain, capped])
+        return Moves(primal, size, change, UU, UT, loss, hidden, error)
+
+    def _capped(self, R: Tensor, problem: Problem, cap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the squared norms with none beyond `cap`, and the losses without and with it."""
+        if self._observed is not None:
+            R = R * self._observed[:, None]
+        if problem.loss == "squared":
+            loss = 0.5 * problem.tau.double() * _squares(R)
+            return _squares(R), loss, loss
+        r: Tensor = problem.residual_norms(R)
+        axes = (0,) if problem._by_row else (0, 2)
+        limit: Tensor = problem._over_norms(cap.to(R.dtype), self._omega)
+        near = torch.minimum(r, limit.expand_as(r))
+        losses = [self._huber(x, problem).sum(axes, dtype=torch.float64) for x in (r, near)]
+        return (near * near).sum(axes, dtype=torch.float64), *losses
+
+    def _there(self, cap: Array) -> Tensor:
+        """Return a step's caps on the device; once captured, it reads these and brings none."""
+        if self._cap is None or self._cap[0] is not cap:
+            self._cap = cap, self.put_one(cap)
+        return self._cap[1]
+
+    def _huber(self, r: Tensor, problem: Problem) -> Tensor:
+        delta: Tensor = problem._over_norms(problem.delta, self._omega)
+        q = torch.minimum(r, delta.expand_as(r))
+        value = r - q + torch.where(delta > 0, 0.5 * q * (q / delta.clip(min=1e-30)), 0.0)
+        return problem._over_norms(problem.tau, self._omega) * value
+
+    def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
+        """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
+        here = problem.moved(self._in_rows)
+        R = self._residuals(X)
+        cap = np.full(X.shape[1], np.inf) if cap is None else cap
+        _, plain, capped = self._capped(R, here, self.put_one(cap))
+        return self.get_one(torch.stack([plain, capped]))
+
+    def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
+        """Return H'R (L, P, m), <R, T> (P,) and <R, R> (P,) of the residuals R = HX - T."""
+        R = self._residuals(X)
+        T = self.T[:, None]
+        return self.get_one(self._summed(R)), self.get_one(_sum(R * T)), self.get_one(_squares(R))
+
+    def corrected(self, A: Array, which: Any, problem: Problem, rho: Array) -> tuple[Array, Array]:
+        """Judge the multipliers rho U - HA of the problems `which`; see `Rows.corrected`."""
+        here = problem.moved(self._in_rows)
+        chosen = torch.as_tensor(np.asarray(which), device=self.T.device)
+        Y = self.put_one(rho).to(self.T.dtype)[:, None] * self.U[:, chosen]
+        Y = Y - (self._residuals(A) + self.T[:, None])
+        r: Tensor = here.residual_norms(Y) / here._over_norms(here.tau, self._omega)
+        return self.get_one(r.amax(0 if here._by_row else (0, 2)).double()), self.get_one(
+            _squares(Y)
+        )
+
+    def pull(self, which: Any) -> Array:
+        """Return H'U of some problems, (L, ., m)."""
+        chosen = torch.as_tensor(np.arange(self.U.shape[1])[which], device=self.T.device)
+        return self.get_one(self._summed(self.U[:, chosen]))
+
+    def keep(self, which: Any) -> None:
+        """Drop the state of the problems that have left the batch."""
+        chosen = torch.as_tensor(np.flatnonzero(which), device=self.T.device)
+        self.E, self.U = self.E[:, chosen].contiguous(), self.U[:, chosen].contiguous()
+
+    def rescale(self, factor: Array) -> None:
+        """Divide U by `factor` (P,), as a change of rho by that factor asks for."""
+        self.U /= self.put_one(factor).to(self.U.dtype)[:, None]
+
+    def TT(self) -> float:
+        """Return the squared norm of T."""
+        return float((self.T.double() ** 2).sum())
+
+    def norm_summary(self, problem: Problem) -> NormSummary:
+        """Return what `typical_residual` needs to know of these rows; see `NormSummary.of`."""
+        norms: Tensor = problem.residual_norms(self.T)
+        r = norms.double()
+        omega = torch.ones_like(r) if self._omega is None else _column(self._omega, r).expand_as(r)
+        known = r > 0
+        sizes, weights = r[known] / omega[known], omega[known].double() ** 2
+        exponents = torch.frexp(sizes)[1].long() + EXPONENTS // 2
+        sums = (
+            torch.bincount(exponents, values, EXPONENTS)
+            for values in (weights, weights * sizes.log())
+        )
+        return NormSummary(*self.get(list(sums)))
+
+    def typical_residual(self, problem: Problem) -> float:
+        """Return the geometric mean of the residual norms of B = 0."""
+        return self.norm_summary(problem).typical
+
+    def bring_within(self, problem: Problem, limit: float) -> None:
+        """Shorten targets beyond `limit`, in units of the rows' omega."""
+        near = _within(self.T, problem, self._omega, limit)
+        self.T = self.T if near is None else near
+
+    # -- products with H -------------------------------------------------------------------------
+
+    def _pass(self, n_rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Go through the rows once; H that is held comes whole unless blocks are asked for."""
+        size = n_rows or (BLOCK_ROWS if callable(self._H) else len(self.T))
+        for start in range(0, len(self.T), max(size, 1)):
+            rows = slice(start, min(start + size, len(self.T)))
+            yield rows, self._H(rows) if callable(self._H) else self._H[rows]
+
+    def _flat(self, B: Tensor) -> Tensor:
+        return B.reshape(len(B), -1).to(self.T.dtype).contiguous()
+
+    def _times(self, h: Tensor, weights: Tensor, shape: Any) -> Tensor:
+        return (h[:, : self._n_hidden] @ weights).reshape(len(h), *shape[1:])
+
+    def _product(self, h: Tensor, D: Tensor) -> Tensor:
+        product = h[:, : self._n_hidden].T @ D.reshape(len(D), -1)
+        return product.reshape(-1, *D.shape[1:]).double()
+
+    def _summed(self, D: Tensor) -> Tensor:
+        total = torch.zeros(
+            (self._n_hidden, *D.shape[1:]), dtype=torch.float64, device=self.T.device
+        )
+        for rows, h in self._pass(BLOCK_ROWS):
+            total += self._product(h, D[rows])
+        return total
+
+    def _residuals(self, X: Array) -> Tensor:
+        weights = self._flat(self.put_one(X))
+        parts = [self._times(h, weights, X.shape) - self.T[rows, None] for rows, h in self._pass()]
+        return torch.cat(parts)
+
+
+def bring_near(T: Tensor, problem: Problem, omega: Tensor | None, like: Tensor) -> Tensor:
+    """Return T in the precision of `like`, what is too far away for it shortened before."""
+    rows, far = TorchRows(T[:, :0], T, 0, omega), farthest(f"f{like.element_size()}")
+    for _ in range(ROUNDS if problem.loss != "squared" else 0):
+        rows.bring_within(problem, far * rows.typical_residual(problem))
+    return rows.T.to(like.dtype).contiguous()
+
+
+class _Captured:
+    """A step of one problem as a CUDA graph: one launch instead of some forty.
+
+    The graphs (one measures, one does not) work on tensors of their own, to which the iterate is
+    brought after every check. What else a step reads (H, T, E, U, the factor) stays where it is and
+    is only ever overwritten.
+    """
+
+    def __init__(self, step: Callable[..., Moves | None], rows: TorchRows) -> None:
+        self._step, self._rows = step, rows
+        self._graphs: dict[bool, tuple[Any, Moves | None]] = {}
+        self._compiled: set[bool] = set()
+        self._state: dict[str, Tensor] = {}
+
+    def __call__(self, s: Iterate, *, measure: bool) -> Moves | None:
+        if not self._rows.may_capture:
+            return self._step(s, measure=measure)
+        if measure not in self._compiled:  # launched once before they are captured, kernels are
+            self._compiled.add(measure)
+            return self._step(s, measure=measure)
+        if not self._state:
+            self._state = {name: getattr(s, name).clone() for name in s.moved}
+        for name, held in self._state.items():
+            if (value := getattr(s, name)) is not held:
+                held.copy_(value)
+                setattr(s, name, held)
+        if measure not in self._graphs:
+            self._graphs[measure] = self._capture(s, measure)
+        graph, moves = self._graphs[measure]
+        graph.replay()
+        return copy(moves)
+
+    def _capture(self, s: Iterate, measure: bool) -> tuple[Any, Moves | None]:
+        work = copy(s)  # capturing runs nothing, but the step assigns
+        graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        aside = torch.cuda.Stream()
+        aside.wait_stream(here)
+        # Not torch.cuda.graph, which first collects garbage for longer than a fit may take.
+        with torch.cuda.stream(aside):
+            graph.capture_begin()
+            moves = self._step(work, measure=measure)
+            for name, held in self._state.items():
+                held.copy_(getattr(work, name))
+            graph.capture_end()
+        here.wait_stream(aside)
+        return graph, moves
+
+
+class DeviceLayer:
+    """A hidden layer with its numbers on a device.
+
+    Parameters
+    ----------
+    layer : HiddenLayer
+        The layer.
+    like : tensor
+        Inputs are of its precision, and on its device.
+    """
+
+    def __init__(self, layer: HiddenLayer, like: Tensor) -> None:
+        there = {"dtype": like.dtype, "device": like.device}
+        self._inputs = torch.as_tensor(layer.inputs, device=like.device)
+        self._A, self._b = torch.as_tensor(layer.A.T, **there), torch.as_tensor(layer.b, **there)
+        self._activation = ACTIVATIONS[layer.activation]
+        self._limit = torch.finfo(like.dtype).max ** 0.48
+
+    def __call__(self, X: Tensor, out: Tensor | None = None) -> Tensor:
+        """Compute the outputs for (scaled) rows; columns of `out` beyond them are left alone."""
+        n_inputs, n_outputs = len(self._inputs), len(self._inputs) + len(self._b)
+        out = X.new_empty((len(X), n_outputs)) if out is None else out
+        for start in range(0, len(X), BLOCK_ROWS):
+            x, block = X[start : start + BLOCK_ROWS], out[start : start + BLOCK_ROWS]
+            if n_inputs:
+                block[:, :n_inputs] = x[:, self._inputs]
+            Z = torch.addmm(self._b, x.clamp(-self._limit, self._limit), self._A)
+            block[:, n_inputs:n_outputs] = self._activation(Z)
+        return out
+
+
+def hidden_outputs(layer: HiddenLayer, X: Tensor, out: Tensor | None = None) -> Tensor:
+    """Compute what a hidden layer makes of the (scaled) rows of a tensor."""
+    return DeviceLayer(layer, X)(X, out)
+
+
+def held(layer: HiddenLayer, X: Tensor, omega: Tensor | None = None) -> Tensor:
+    """Return H of scaled rows, times omega, padded with columns of zeros to aligned rows."""
+    width = layer.n_outputs
+    if X.is_cuda and kernels is not None:
+        width = -(-width // kernels.COLUMNS) * kernels.COLUMNS
+    H = X.new_zeros((len(X), width)) if width > layer.n_outputs else X.new_empty((len(X), width))
+    hidden_outputs(layer, X, H)
+    return H if omega is None else H.mul_(omega[:, None])
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid_,
+    "tanh": torch.tanh_,
+    "relu": torch.relu_,
+    "leaky_relu": lambda Z: torch.maximum(Z, 0.01 * Z),
+    "softplus": lambda Z: Z.clamp(min=0) + torch.log1p(torch.exp(-Z.abs())),
+    "hardlim": lambda Z: (Z >= 0).to(Z.dtype),
+    "sine": torch.sin_,
+    "cosine": torch.cos_,
+}
+
+
+def _part(values: Tensor | None, rows: slice) -> Tensor | None:
+    return None if values is None else values[rows]
+
+
+def _sum(A: Tensor) -> Tensor:
+    return A.sum((0, 2), dtype=torch.float64)
+
+
+def _squares(A: Tensor) -> Tensor:
+    return _sum(A * A)
+
+
+def _within(T: Tensor, problem: Problem, omega: Tensor | None, limit: float) -> Tensor | None:
+    """Shorten what of T has a norm beyond `limit`; None if there is nothing. See `rows.within`."""
+    r: Tensor = problem.residual_norms(T)
+    limits = torch.full_like(r, limit)
+    if omega is not None:
+        limits *= _column(omega, r)
+    if not bool((r > limits).any()):
+        return None
+    return T * _column(limits / torch.maximum(r, limits), T)
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))

@@ -1,0 +1,214 @@
+"""Columns of raw tables: numbers, words, dates, gaps and damage told apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils import check_array
+
+from gorelm._solver.problem import Array
+
+__all__ = [
+    "Cells",
+    "RawColumn",
+    "columns_of",
+    "distinct",
+    "in_words",
+    "is_gap",
+    "shortened",
+    "target_columns",
+]
+
+Cells = npt.NDArray[Any]
+Kind = Literal["number", "words", "dates", "nested", "empty"]
+
+# A column of text is one of numbers with damage if this share of its known cells are numbers.
+_MOSTLY = 0.8
+_LONGEST_WORD = 24
+
+
+@dataclass(frozen=True)
+class RawColumn:
+    """One column as it came: float64, or objects of any type."""
+
+    cells: Cells
+    declared: Kind | None = None  # what the frame says it is, where that is beyond doubt
+
+    @property
+    def kind(self) -> Kind:
+        """What the column holds, by most of its cells."""
+        if self.declared is not None:
+            return self.declared
+        if self.cells.dtype == np.float64:
+            return "empty" if np.isnan(self.cells).all() else "number"
+        known = [cell for cell in self.cells if not _is_missing(cell)]
+        if not known:
+            return "empty"
+        if all(_is_date(cell) for cell in known):
+            return "dates"
+        if all(isinstance(cell, list | tuple | dict | set | np.ndarray) for cell in known):
+            return "nested"
+        n_numbers = sum(_number(cell) is not None for cell in known)
+        return "number" if n_numbers >= _MOSTLY * len(known) else "words"
+
+    def numbers(self) -> tuple[Array, list[str]]:
+        """Return the cells as finite numbers or NaN, and the cells that are neither, as text."""
+        if self.cells.dtype == np.float64:
+            infinite = np.isinf(self.cells)
+            if not infinite.any():
+                return self.cells, []
+            return np.where(infinite, np.nan, self.cells), [str(x) for x in self.cells[infinite]]
+        values, damage = np.full(len(self.cells), np.nan), []
+        for i, cell in enumerate(self.cells):
+            if _is_missing(cell):
+                continue
+            number = _number(cell)
+            if number is not None and np.isfinite(number):
+                values[i] = number
+            elif number is None or np.isinf(number):
+                damage.append(str(cell))
+        return values, damage
+
+    def words(self) -> Cells:
+        """Return the cells as text without blanks around it, gaps as NaN."""
+        return np.array([_word(cell) for cell in self.cells], dtype=object)
+
+
+def columns_of(X: Any, name: str = "X") -> list[RawColumn]:
+    """Return the columns of a pandas or polars frame, or of whatever makes an array.
+
+    Raises
+    ------
+    ValueError
+        If there is no row or no column, or the values are complex or not in two dimensions.
+    """
+    if hasattr(X, "iloc"):
+        columns = _pandas_columns(X)
+    elif hasattr(X, "iter_columns"):
+        columns = _polars_columns(X)
+    else:
+        array = check_array(X, dtype=None, ensure_all_finite=False, input_name=name)
+        columns = _array_columns(array)
+    shape = (len(columns[0].cells) if columns else len(X), len(columns))
+    check_array(np.broadcast_to(0.0, shape), input_name=name)  # its words for an empty table
+    return columns
+
+
+def target_columns(y: Any) -> tuple[list[str], list[RawColumn], bool]:
+    """Return the names and columns of targets, and whether they came as one, in one dimension."""
+    if hasattr(y, "to_frame"):  # a series of pandas or polars
+        return [str(y.name or "y")], columns_of(y.to_frame(), "y"), True
+    if hasattr(y, "columns"):
+        return [str(name) for name in y.columns], columns_of(y, "y"), False
+    array = check_array(y, dtype=None, ensure_2d=False, ensure_all_finite=False, input_name="y")
+    if array.ndim == 1:
+        return ["y"], columns_of(array[:, None], "y"), True
+    columns = columns_of(array, "y")
+    return [f"y{j}" for j in range(len(columns))], columns, False
+
+
+def _pandas_columns(frame: Any) -> list[RawColumn]:
+    columns = []
+    for j in range(frame.shape[1]):
+        series = frame.iloc[:, j]
+        dtype = series.dtype
+        if dtype.name == "category":
+            columns.append(RawColumn(series.astype(object).to_numpy(), "words"))
+        elif dtype.kind in "biuf":
+            columns.append(RawColumn(series.to_numpy(np.float64, na_value=np.nan)))
+        elif dtype.kind in "mM":
+            columns.append(RawColumn(series.to_numpy(object), "dates"))
+        else:
+            columns.append(RawColumn(_refuse_complex(series.to_numpy(object))))
+    return columns
+
+
+def _polars_columns(frame: Any) -> list[RawColumn]:
+    columns = []
+    for series in frame.iter_columns():
+        if series.dtype.is_integer() or series.dtype.is_float():
+            columns.append(RawColumn(series.to_numpy().astype(np.float64)))
+            continue
+        cells = np.empty(len(series), dtype=object)
+        cells[:] = series.to_list()
+        words = str(series.dtype).startswith(("Categorical", "Enum"))
+        dates: Kind | None = "dates" if series.dtype.is_temporal() else None
+        columns.append(RawColumn(cells, "words" if words else dates))
+    return columns
+
+
+def _array_columns(array: Cells) -> list[RawColumn]:
+    if array.dtype.kind in "biuf":
+        return [RawColumn(column) for column in array.astype(np.float64).T]
+    if array.dtype.kind in "mM":
+        return [RawColumn(column.astype(object), "dates") for column in array.T]
+    return [RawColumn(_refuse_complex(column)) for column in array.astype(object).T]
+
+
+def _refuse_complex(cells: Cells) -> Cells:
+    if any(isinstance(cell, complex) for cell in cells):
+        raise ValueError("Complex data not supported")
+    return cells
+
+
+def _is_missing(cell: Any) -> bool:
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(cell, str):
+        return not cell.strip()
+    return isinstance(cell, float) and cell != cell
+
+
+def _is_date(cell: Any) -> bool:
+    # dates, times, timestamps and durations of the standard library, NumPy and pandas
+    return hasattr(cell, "isoformat") or isinstance(cell, np.datetime64 | np.timedelta64)
+
+
+def _number(cell: Any) -> float | None:
+    try:
+        return float(cell)
+    except OverflowError:  # an integer of hundreds of digits
+        return float("inf")
+    except (TypeError, ValueError):
+        return None
+
+
+def _word(cell: Any) -> str | float:
+    if _is_missing(cell):
+        return np.nan
+    # A column of codes that lost one cell comes back as 1.0, 2.0, ...
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def in_words(names: list[str], limit: int = 8) -> str:
+    """Return names in quotes, shortened, and how many more there are."""
+    shown = [repr(shortened(name, _LONGEST_WORD)) for name in names]
+    if len(names) > limit:
+        return f"{', '.join(shown[: limit - 1])} and {len(names) - limit + 1} others"
+    return ", ".join(shown[:-1]) + " and " * (len(shown) > 1) + shown[-1]
+
+
+def shortened(name: str, width: int) -> str:
+    """Return a name on one line, cut in its middle where it is too long: numbers are at the end."""
+    name = " ".join(name.split())
+    if len(name) <= width:
+        return name
+    head = (width - 2) // 2
+    return f"{name[:head]}...{name[len(name) - (width - 3 - head) :]}"
+
+
+def is_gap(words: Cells) -> npt.NDArray[np.bool_]:
+    """Return which of some words are missing."""
+    return np.array([not isinstance(word, str) for word in words], dtype=bool)
+
+
+def distinct(words: Cells) -> list[str]:
+    """Return the words that are not missing, most frequent first, then in alphabetical order."""
+    counts = Counter(word for word in words if isinstance(word, str))
+    return sorted(counts, key=lambda word: (-counts[word], word))

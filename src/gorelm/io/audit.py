@@ -1,0 +1,298 @@
+"""What a model file may hold: types from one list, and arrays of the size that they say.
+
+skops writes an object as a tree of nodes, each with the name of a type and of the loader that makes
+it, and refuses types that it was not told to trust. Here every node is read before skops is: its
+loader and its type must be in one table, `allowed_types`. No loader in it calls what a file names,
+other than the constructors of plain containers, arrays and random states.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+from zipfile import ZIP_STORED, ZipFile
+
+import numpy as np
+
+__all__ = ["SCHEMA", "Refused", "allowed_types", "audit"]
+
+SCHEMA = "schema.json"
+LARGEST_SCHEMA = 32 * 2**20  # bytes; parsed, hostile JSON takes up to twenty times as much
+_OLDEST_PROTOCOL = 2  # older ones of skops name functions where this audit does not look
+
+# Parts of pipelines around a model. Nothing in them, given wrong arrays, leaves Python and NumPy as
+# compiled trees and support vector machines would.
+_SKLEARN_PACKAGES = (
+    "sklearn.compose",
+    "sklearn.decomposition",
+    "sklearn.ensemble",
+    "sklearn.feature_selection",
+    "sklearn.impute",
+    "sklearn.kernel_approximation",
+    "sklearn.linear_model",
+    "sklearn.model_selection",
+    "sklearn.multioutput",
+    "sklearn.pipeline",
+    "sklearn.preprocessing",
+    "sklearn.random_projection",
+)
+_SPLITTERS = (
+    "GroupKFold",
+    "GroupShuffleSplit",
+    "KFold",
+    "LeaveOneGroupOut",
+    "LeaveOneOut",
+    "LeavePGroupsOut",
+    "LeavePOut",
+    "PredefinedSplit",
+    "RepeatedKFold",
+    "ShuffleSplit",
+    "TimeSeriesSplit",
+)
+_SKLEARN_PARTS = {
+    "sklearn.compose._column_transformer.make_column_selector",
+    "sklearn.metrics._scorer._PassthroughScorer",
+    "sklearn.metrics._scorer._Scorer",
+}
+
+Node = dict[str, Any]
+
+
+class Refused(Exception):
+    """A file or a model holds what it may not; `where` and `what` say so."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where, self.what = where, what
+
+
+@cache
+def allowed_types() -> dict[str, frozenset[str]]:
+    """Return the names of the types that each of skops's loaders may make."""
+    plain = {f"builtins.{name}" for name in ("bool", "float", "int", "str")}
+    # Not `void`: a void made from a number is that many bytes.
+    scalars = {
+        f"numpy.{kind.__name__}"
+        for kind in set(np.sctypeDict.values())
+        if np.dtype(kind).kind in "biufcU"
+    }
+    splitters = {_name_of(splitter) for splitter in _splitters()}
+    objects = {_name_of(kind) for kind in [*_own_classes(), *_sklearn_estimators()]}
+    table = {
+        "DictNode": {"builtins.dict", "sklearn.utils._bunch.Bunch"},
+        "DTypeNode": {"numpy.dtype"},
+        "FunctionNode": {_name_of(function) for function in _functions()} | _ufuncs(),
+        "JsonNode": {"builtins.str"},
+        "ListNode": {"builtins.list"},
+        "MaskedArrayNode": {"numpy.ma.MaskedArray"},
+        "NdArrayNode": {"numpy.ndarray"} | scalars,
+        "ObjectNode": objects | splitters | _SKLEARN_PARTS,
+        "RandomStateNode": {"numpy.random.mtrand.RandomState"},
+        "SetNode": {"builtins.set"},
+        "SliceNode": {"builtins.slice"},
+        "TupleNode": {"builtins.tuple", "sklearn.impute._iterative._ImputerTriplet"},
+        "TypeNode": plain | scalars | splitters,
+    }
+    return {loader: frozenset(names) for loader, names in table.items()}
+
+
+def _own_classes() -> Iterator[type]:
+    """Yield the public estimators, what is defined beside them, and what they are made of."""
+    import gorelm
+    from gorelm._features.layer import HiddenLayer
+    from gorelm._features.scaling import Scaling
+    from gorelm._solver.least_squares import RecursiveRidge
+
+    yield from (HiddenLayer, RecursiveRidge, Scaling)
+    public = [getattr(gorelm, name) for name in gorelm.__all__]
+    for module in {kind.__module__ for kind in public if isinstance(kind, type)}:
+        for value in vars(sys.modules[module]).values():
+            if isinstance(value, type) and value.__module__ == module:
+                yield value
+
+
+def _sklearn_estimators() -> Iterator[type]:
+    from sklearn.utils import all_estimators
+
+    for _, kind in all_estimators():
+        if kind.__module__.startswith(_SKLEARN_PACKAGES):
+            yield kind
+
+
+def _splitters() -> list[type]:
+    from sklearn import model_selection
+
+    return [getattr(model_selection, name) for name in _SPLITTERS]
+
+
+def _functions() -> Iterator[Callable[..., Any]]:
+    """Yield functions that pipelines hold to score by and to select features by."""
+    from sklearn import feature_selection
+    from sklearn import metrics as sklearn_metrics
+
+    from gorelm import metrics
+
+    for module in (feature_selection, metrics, sklearn_metrics):
+        for name in module.__all__:
+            if inspect.isfunction(getattr(module, name)):
+                yield getattr(module, name)
+
+
+def _ufuncs() -> set[str]:
+    """Return the names of NumPy's functions of numbers, as `FunctionTransformer` holds them."""
+    return {f"numpy.{name}" for name in dir(np) if isinstance(getattr(np, name), np.ufunc)}
+
+
+def _name_of(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__name__}"
+
+
+def audit(archive: ZipFile) -> set[str]:
+    """Return the types in an archive; raises unless each is in `allowed_types` for its loader.
+
+    Parameters
+    ----------
+    archive : ZipFile
+        What skops wrote, or somebody claims that it did.
+
+    Returns
+    -------
+    names : set of str
+        Of all types in it, for skops to trust.
+
+    Raises
+    ------
+    Refused
+        If something in it is not allowed.
+    Exception
+        Any other, if it is not what skops writes.
+    """
+    schema = _schema_of(archive)
+    protocol = schema["protocol"]
+    if type(protocol) is not int or protocol < _OLDEST_PROTOCOL:
+        raise Refused(SCHEMA, f"protocol {protocol!r} of skops")
+    tree = _Tree()
+    tree.look_at(schema, str(schema["__class__"]))
+    if tree.arrays | {SCHEMA} != set(archive.namelist()):
+        raise Refused("archive", "members that no node names, or nodes without their member")
+    for file in tree.arrays:
+        _check_array(archive, file)
+    return tree.types
+
+
+def _schema_of(archive: ZipFile) -> Node:
+    """Return the tree of nodes of an archive whose members are as large as they say."""
+    members = archive.infolist()
+    # Compressed members, or members that overlap, could be far larger than the file.
+    if any(member.compress_type != ZIP_STORED for member in members):
+        raise Refused("archive", "a compressed member")
+    if sum(member.file_size for member in members) > _size_of(archive):
+        raise Refused("archive", "members larger than the file")
+    if archive.getinfo(SCHEMA).file_size > LARGEST_SCHEMA:
+        raise Refused(SCHEMA, f"more than {LARGEST_SCHEMA >> 20} MiB of structure")
+    schema: Node = json.loads(archive.read(SCHEMA))
+    return schema
+
+
+def _size_of(archive: ZipFile) -> int:
+    assert archive.fp is not None
+    return archive.fp.seek(0, 2)
+
+
+class _Tree:
+    """The nodes looked at so far: what those of an id say, and the members that hold arrays."""
+
+    def __init__(self) -> None:
+        self._said: dict[int, Any] = {}
+        self.arrays: set[str] = set()
+        self.types: set[str] = set()
+
+    def look_at(self, node: Node, where: str) -> tuple[Any, ...]:
+        """Check a node and all below it; returns what it says apart from ids."""
+        loader, kind = node["__loader__"], f"{node['__module__']}.{node['__class__']}"
+        if kind not in allowed_types().get(loader, ()):
+            raise Refused(where, kind)
+        self.types.add(kind)
+        number = node["__id__"]
+        if type(number) is not int or number < 1:
+            raise Refused(where, f"an id of {number!r}")
+        if loader == "NdArrayNode" and node["type"] == "numpy":
+            # A member of its own: many nodes with one large member would be that many arrays.
+            if node["file"] != f"{number}.npy":
+                raise Refused(where, "an array in a member of another's name")
+            self.arrays.add(node["file"])
+        elif loader in _CHECKS:
+            _CHECKS[loader](node, where)
+        below = tuple(self.look_at(child, where + step) for step, child in _children(node, loader))
+        said = (loader, kind, below or repr(node.get("content")))
+        # skops makes the first node of an id and puts it wherever the id comes again.
+        if self._said.setdefault(number, said) != said:
+            raise Refused(where, "two objects of one id")
+        return said
+
+
+def _children(node: Node, loader: str) -> Iterator[tuple[str, Node]]:
+    """Yield (step of the path, node) for all that skops reads below a node."""
+    content = node.get("content")
+    if loader == "DictNode":
+        yield "", node["key_types"]
+        yield from ((f".{key}", child) for key, child in node["content"].items())
+    elif loader == "MaskedArrayNode":
+        yield from (("", node["content"][part]) for part in ("data", "mask"))
+    elif loader in ("ListNode", "SetNode", "TupleNode"):
+        yield from ((f"[{k}]", child) for k, child in enumerate(node["content"]))
+    elif loader == "NdArrayNode" and node["type"] == "json":
+        yield "", node["shape"]
+        yield from ((f"[{k}]", child) for k, child in enumerate(node["content"]))
+    elif loader in ("DTypeNode", "RandomStateNode") or (
+        loader == "ObjectNode" and content is not None
+    ):
+        yield "", node["content"]
+
+
+def _check_keys(node: Node, where: str) -> None:
+    """Refuse a dict that calls anything but a type on its keys."""
+    keys = node["key_types"]
+    if keys["__loader__"] != "ListNode" or len(keys["content"]) != len(node["content"]):
+        raise Refused(where, "a dict whose keys have no types")
+    if any(key["__loader__"] != "TypeNode" for key in keys["content"]):
+        raise Refused(where, "a dict whose keys have something else for a type")
+
+
+def _check_object_array(node: Node, where: str) -> None:
+    """Refuse object arrays of two dimensions: NumPy would unpack, and so copy, arrays in them."""
+    if node["shape"]["__loader__"] != "TupleNode" or len(node["shape"]["content"]) != 1:
+        raise Refused(where, "an array of objects that is not one-dimensional")
+
+
+def _check_position(node: Node, where: str) -> None:
+    """Refuse a random state that would read beyond its 624 words (NumPy does not look)."""
+    written = node["content"]["content"]["state"]["content"]["pos"]
+    position = json.loads(written["content"]) if written["__loader__"] == "JsonNode" else None
+    if type(position) is not int or not 0 <= position <= 624:
+        raise Refused(where, f"a random state at position {position!r}")
+
+
+_CHECKS = {
+    "DictNode": _check_keys,
+    "NdArrayNode": _check_object_array,
+    "RandomStateNode": _check_position,
+}
+
+
+def _check_array(archive: ZipFile, file: str) -> None:
+    """Refuse an array that is not exactly as large as its header says, or holds objects."""
+    with archive.open(file) as stream:
+        version = np.lib.format.read_magic(stream)
+        if version != (1, 0):
+            raise Refused(file, f"version {version} of NumPy's format")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+        size = archive.getinfo(file).file_size - stream.tell()
+    expected = dtype.itemsize * math.prod(shape)
+    if dtype.kind not in "biufcmMSU" or not dtype.itemsize or expected != size:
+        raise Refused(file, f"{size} bytes for an array of {dtype} and shape {shape}")

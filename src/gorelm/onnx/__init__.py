@@ -1,0 +1,5 @@
+"""Fitted models as ONNX graphs, for runtimes other than Python's."""
+
+from gorelm.onnx.export import export_onnx, to_onnx
+
+__all__ = ["export_onnx", "to_onnx"]

@@ -21,7 +21,7 @@ import gorelm
 import onnx
 from gorelm import GORELMRegressor, GRELMRegressor, RELMRegressor, RobustELMRegressor
 from gorelm._features.layer import ACTIVATIONS
-from gorelm.onnx import _ACTIVATIONS, export_onnx, to_onnx
+from gorelm.onnx.export import _ACTIVATIONS, export_onnx, to_onnx
 from support.model_cases import ESTIMATORS, fitted, rows, small
 
 DTYPES = ["float64", "float32"]

@@ -15,10 +15,18 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.dummy import DummyRegressor
 from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing, check_array, check_random_state, get_tags, indexable
-from sklearn.utils._param_validation import HasMethods, Interval, RealNotInt, StrOptions
-from sklearn.utils.validation import _check_method_params, check_is_fitted
+from sklearn.utils import check_array, check_random_state, get_tags, indexable
+from sklearn.utils.validation import check_is_fitted
 
+from gorelm._compat import (
+    HasMethods,
+    Interval,
+    RealNotInt,
+    StrOptions,
+    check_method_params,
+    safe_indexing,
+    validate_params,
+)
 from gorelm._solver.problem import Array
 from gorelm.diagnostics import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor
@@ -186,7 +194,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             The fitted estimator. A fit that fails or is interrupted leaves it as it was.
         """
         with all_or_nothing(self):
-            self._validate_params()
+            validate_params(self)
             _split_conformal()  # missing? before a long fit, not after it
             self._fit(X, y, fit_params)
         return self
@@ -208,10 +216,10 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             self.estimator_ = self.estimator
         else:
             model = self._unfitted(rng)
-            fit_params = _check_method_params(X, fit_params, indices=fitted)
+            fit_params = check_method_params(X, fit_params, indices=fitted)
             targets = T[fitted, 0] if self._one_target else T[fitted]
-            self.estimator_ = model.fit(_safe_indexing(X, fitted), targets, **fit_params)
-        self._calibrate(_safe_indexing(X, held_out), T[held_out], n_scaling)
+            self.estimator_ = model.fit(safe_indexing(X, fitted), targets, **fit_params)
+        self._calibrate(safe_indexing(X, held_out), T[held_out], n_scaling)
         self.calibration_rows_ = held_out
 
     def _split(self, rows: Indices, rng: np.random.RandomState) -> tuple[Indices, Indices]:

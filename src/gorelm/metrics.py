@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics import make_scorer
 from sklearn.utils import check_array, check_consistent_length
-from sklearn.utils.validation import _check_sample_weight
+
+from gorelm._compat import check_sample_weight
 
 __all__ = ["arrmse", "arrmse_scorer", "rrmse"]
 
@@ -80,7 +81,8 @@ def rrmse(
 
     Examples
     --------
-    >>> from gorelm.metrics import rrmse
+    >>> from gorelm._compat import check_sample_weight
+    from gorelm.metrics import rrmse
     >>> rrmse([[0, 1], [2, 5], [4, 9]], [[0, 5], [2, 5], [4, 5]])
     array([0., 1.])
     """
@@ -94,7 +96,7 @@ def rrmse(
     if sample_weight is None:
         weight = np.ones(len(true))
     else:
-        weight = _check_sample_weight(
+        weight = check_sample_weight(
             sample_weight, true, dtype=np.float64, ensure_non_negative=True
         )
         counts = weight > 0

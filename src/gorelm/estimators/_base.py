@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
 from gorelm._solver.admm import ADAPTIVE, PAPER, Record, Settings, Solution
@@ -131,7 +131,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             The fitted estimator. A fit that fails or is interrupted leaves it as it was.
         """
         with all_or_nothing(self):
-            self._validate_params()
+            validate_params(self)
             self._fit(X, y, sample_weight)
         return self
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from sklearn.model_selection import KFold, ShuffleSplit, check_cv
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, RealNotInt
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm._compat import Interval, RealNotInt, validate_params
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import weighted_quantiles
 from gorelm._solver.linalg import Indices
@@ -139,7 +139,7 @@ class GrowingELM(BaseELM):
         check_is_fitted(self)
         n_new = self.n_step if n_new is None else _count(n_new)
         with all_or_nothing(self):
-            self._validate_params()
+            validate_params(self)
             if X is not None:
                 table = self._table_again(X, y, sample_weight)
                 network = Network(self._machine, self.hidden_, table.design)

@@ -8,9 +8,9 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm._compat import Interval
 from gorelm._features.layer import ACTIVATIONS
 from gorelm._features.scaling import Scaling
 from gorelm._solver.prepared import solve_rows

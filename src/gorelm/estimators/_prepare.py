@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import check_array, check_consistent_length
-from sklearn.utils.validation import _check_sample_weight
 
+from gorelm._compat import check_sample_weight
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import weighted_quantiles
 from gorelm._solver.problem import Array
@@ -86,7 +86,7 @@ def validate_targets(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Ar
     T = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite=finite, input_name="y")
     check_consistent_length(X, T)
     model._one_target = T.ndim == 1
-    w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    w = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return T.reshape(len(T), -1), w
 
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.parallel import Parallel, delayed
 
+from gorelm._compat import Interval, validate_params
 from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
@@ -238,7 +238,7 @@ class SearchingELM(SizedELM):
             max_iter=self.max_iter,
             random_state=seed,
         )
-        model._validate_params()
+        validate_params(model)
         model._one_target = self._one_target
         return model
 

@@ -7,8 +7,8 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 
+from gorelm._compat import Interval
 from gorelm._solver.admm import PAPER, Record, Settings
 from gorelm._solver.least_squares import minimum_norm
 from gorelm._solver.linalg import product

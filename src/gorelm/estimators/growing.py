@@ -8,8 +8,8 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
 
+from gorelm._compat import Interval, StrOptions
 from gorelm._solver.least_squares import GrowingLeastSquares, ResidualFitting
 from gorelm._solver.linalg import Indices
 from gorelm._solver.prepared import System

@@ -8,9 +8,9 @@ from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm._compat import Interval, validate_params
 from gorelm._solver.least_squares import RecursiveRidge
 from gorelm._solver.problem import Array
 from gorelm._solver.targets import refuse_huge
@@ -95,7 +95,7 @@ class OSELMRegressor(SizedELM):
             The same estimator. A call that fails leaves it as it was.
         """
         with all_or_nothing(self):
-            self._validate_params()
+            validate_params(self)
             if hasattr(self, "hidden_"):
                 self._absorb(X, y, sample_weight)
             else:

@@ -25,9 +25,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
+from gorelm._compat import Interval, StrOptions, num_samples, validate_params
 from gorelm._features.scaling import Scaling
 from gorelm._solver.problem import Array
 from gorelm._solver.threads import one_blas_thread
@@ -173,7 +173,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self : object
         """
         with all_or_nothing(self), _few_threads(X):
-            self._validate_params()
+            validate_params(self)
             self._fit(X, y, sample_weight)
         return self
 
@@ -436,7 +436,7 @@ def _without_gaps(T: Array, kept: Mask, w: Array) -> tuple[Array, Array]:
 def _few_threads(X: Any) -> AbstractContextManager[Any]:
     """Hold BLAS to one thread where there are few rows: its threads would wait for each other."""
     try:
-        few = _num_samples(X) <= FEW_ROWS
+        few = num_samples(X) <= FEW_ROWS
     except TypeError:  # which the validation will explain
         few = False
     return one_blas_thread() if few else nullcontext()

@@ -14,9 +14,9 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder
-from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from gorelm._compat import HasMethods, Interval, validate_params
 from gorelm._solver.problem import Array
 from gorelm.estimators._base import all_or_nothing, levels_to_caller
 from gorelm.estimators._encoding import (
@@ -133,7 +133,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             The fitted estimator. A fit that fails or is interrupted leaves it as it was.
         """
         with all_or_nothing(self):
-            self._validate_params()
+            validate_params(self)
             self._fit(X, y, fit_params)
         return self
 

@@ -1,0 +1,34 @@
+"""Private interfaces of scikit-learn that the library uses: here and nowhere else.
+
+Each has been in place, unchanged, in every supported version (`tests/test_compat.py` checks what is
+used of it). When a new version moves one, this is the file to change.
+"""
+
+from typing import Protocol
+
+from sklearn.utils import _safe_indexing as safe_indexing
+from sklearn.utils._param_validation import HasMethods, Interval, RealNotInt, StrOptions
+from sklearn.utils.validation import _check_method_params as check_method_params
+from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+from sklearn.utils.validation import _num_samples as num_samples
+
+__all__ = [
+    "HasMethods",
+    "Interval",
+    "RealNotInt",
+    "StrOptions",
+    "check_method_params",
+    "check_sample_weight",
+    "num_samples",
+    "safe_indexing",
+    "validate_params",
+]
+
+
+class _Validated(Protocol):
+    def _validate_params(self) -> None: ...
+
+
+def validate_params(estimator: _Validated) -> None:
+    """Check an estimator's parameters against its `_parameter_constraints`."""
+    estimator._validate_params()

@@ -1,0 +1,19 @@
+"""Names of types that the whole library uses."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Array", "Callback", "Constraints", "Indices", "Mask", "RandomState", "Record"]
+
+Array: TypeAlias = npt.NDArray[np.floating[Any]]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Indices: TypeAlias = npt.NDArray[np.intp]
+# What scikit-learn checks an estimator's parameters against.
+Constraints: TypeAlias = dict[str, list[object]]
+RandomState: TypeAlias = int | np.random.RandomState | None
+# A line of a fit's history, and who is told of it: a true answer stops the fit.
+Record: TypeAlias = dict[str, float]
+Callback: TypeAlias = Callable[[Record], object]

@@ -112,13 +112,13 @@ def on_dask(H, T, omega, observed):
     X, y, w = (da.from_array(A, chunks=23) for A in (H / root[:, None], y, root**2))
     X, y = (A.rechunk((23, -1)) for A in (X, y))
     source, options = backend.DaskSource(X, y, w), backend.Options.from_config()
-    crew = opened(backend.Crew(client, source, options))
-    lengths, n_used, m = backend._accepted(crew, source, ignore=True)
+    coordinator = opened(backend.Coordinator(client, source, options))
+    lengths, n_used, m = backend._accepted(coordinator, source, ignore=True)
     model._input_scaling = Scaling.fit(None, H, root)
-    model._target_scaling = backend._target_scaling(crew, None, lengths, m)
+    model._target_scaling = backend._target_scaling(coordinator, None, lengths, m)
     model.hidden_ = model._draw(H.shape[1])
-    crew.call("prepare", backend._travelling(model), changes=True, lasts=True)
-    return backend.DaskRows(crew, n_used, H.shape[1], m, source.dtype)
+    coordinator.call("prepare", backend._travelling(model), mutates=True, setup=True)
+    return backend.DaskRows(coordinator, n_used, H.shape[1], m, source.dtype)
 
 
 OWNERS = {

@@ -35,11 +35,11 @@ import dask.array as da  # noqa: E402
 import dask.dataframe as dd  # noqa: E402
 import pandas as pd  # noqa: E402
 
-from gorelm.backends.dask import crew as _crew  # noqa: E402
+from gorelm.backends.dask import coordinator as _coordinator  # noqa: E402
 from gorelm.backends.dask import fit as backend  # noqa: E402
-from gorelm.backends.dask import staff as _staff  # noqa: E402
-from gorelm.backends.dask.crew import Crew  # noqa: E402
-from gorelm.backends.dask.partition import Holder, PartialSums, add, reach_and_sum  # noqa: E402
+from gorelm.backends.dask import workers as _workers  # noqa: E402
+from gorelm.backends.dask.coordinator import Coordinator  # noqa: E402
+from gorelm.backends.dask.partition import PartialSums, PartitionActor, add, reach_and_sum  # noqa: E402
 
 N_ROWS, N_HIDDEN = 900, 60
 LOCAL = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
@@ -409,16 +409,16 @@ def test_without_a_client() -> None:
 @contextmanager
 def before_command(number: int, act: Callable[[], Any]) -> Iterator[list[str]]:
     """Do something just before the `number`-th command; yields the names of all commands."""
-    names, call = list[str](), Crew.call
+    names, call = list[str](), Coordinator.call
 
-    def counted(crew: Crew, method: str, *args: Any, **options: Any) -> Any:
+    def counted(coordinator: Coordinator, method: str, *args: Any, **options: Any) -> Any:
         if len(names) == number:
             act()
         names.append(method)
-        return call(crew, method, *args, **options)
+        return call(coordinator, method, *args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Crew, "call", counted)
+        patch.setattr(Coordinator, "call", counted)
         yield names
     assert len(names) > number  # it has been done
 
@@ -490,7 +490,7 @@ def test_a_killed_worker_does_not_change_the_answer(
         "end": len(names) - 1,
     }[moment]
     if moment == "middle":  # what is before the checkpoint is forgotten: it has to serve
-        monkeypatch.setattr(_crew, "_LOG_BYTES", 0)
+        monkeypatch.setattr(_coordinator, "_LOG_BYTES", 0)
     spread = model(**FAULT)
     two_workers(processes)
     with restless_penalties(), before_command(number, lambda: kill(processes)):
@@ -519,22 +519,22 @@ def test_all_workers_killed_at_once(
 def test_losses_at_any_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while an earlier loss is being mended, of requests done and not done, of copies."""
     rng, lost = random.Random(seed), list[str]()
-    answer, has = _staff.Staff._answer, _crew._Checkpoint.has
+    answer, has = _workers.WorkerPool._answer, _coordinator._Checkpoint.has
 
-    async def unreliable(staff: Any, member: Any, request: Any) -> Any:
+    async def unreliable(pool: Any, worker: Any, request: Any) -> Any:
         fate = rng.random()
         if fate < 0.98 or len(lost) == 4:
-            return await answer(staff, member, request)
+            return await answer(pool, worker, request)
         lost.append(request.command.method)
         if fate < 0.99:
-            await answer(staff, member, request)
+            await answer(pool, worker, request)
         return None
 
     X, T, _ = table(300)
     steady = model(n_hidden=20, tol=1e-5).fit(X, T)
-    monkeypatch.setattr(_staff, "_NOTICED", 0.0)
-    monkeypatch.setattr(_staff.Staff, "_answer", unreliable)
-    monkeypatch.setattr(_crew._Checkpoint, "has", lambda *a: has(*a) and rng.random() < 0.7)
+    monkeypatch.setattr(_workers, "_NOTICED", 0.0)
+    monkeypatch.setattr(_workers.WorkerPool, "_answer", unreliable)
+    monkeypatch.setattr(_coordinator._Checkpoint, "has", lambda *a: has(*a) and rng.random() < 0.7)
     local = {**LOCAL, "n_workers": 6}
     with (
         distributed.LocalCluster(**local, processes=False) as cluster,
@@ -633,12 +633,12 @@ def test_an_error_in_the_work_names_its_worker(
 
 def test_workers_that_die_at_every_attempt(threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that cannot be asked are given up, and not for ever."""
-    monkeypatch.setattr(_staff, "_NOTICED", 0.1)
+    monkeypatch.setattr(_workers, "_NOTICED", 0.1)
 
     async def unreachable(*_: Any) -> None:
         raise OSError("gone")
 
-    monkeypatch.setattr(_staff.Staff, "_execute", unreachable)
+    monkeypatch.setattr(_workers.WorkerPool, "_execute", unreachable)
     with dask.config.set({"gorelm.worker-timeout": "2s"}):
         fails(threads, model(), RuntimeError, "no worker of the cluster is left|were lost")
 
@@ -646,7 +646,7 @@ def test_workers_that_die_at_every_attempt(threads: Any, monkeypatch: pytest.Mon
 def test_partitions_refuse_commands_out_of_turn() -> None:
     from gorelm.backends.dask.partition import Command, Failure, Partition, Request
 
-    holder = Holder("test", 1, 1, None)
+    holder = PartitionActor("test", 1, 1, None)
     holder.partitions[0] = Partition(0, np.ones((3, 2)), np.ones((3, 1)), np.ones(3))
     command = Command("describe", (), add)
     assert not isinstance(holder.run(Request([0], 0, command)), Failure)

@@ -10,11 +10,11 @@ import numpy as np
 from gorelm._features.scaling import Scaling, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
 from gorelm._solver.problem import Array
-from gorelm.backends.dask.crew import Crew
+from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import largest
 from gorelm.backends.dask.rows import DaskRows
 from gorelm.backends.dask.source import DaskSource, Partitioned
-from gorelm.backends.dask.staff import Options
+from gorelm.backends.dask.workers import Options
 
 __all__ = ["from_arrays"]
 
@@ -46,24 +46,26 @@ def fit(model: Any, X: Any, y: Any, sample_weight: Any = None) -> None:
     source, options = DaskSource(X, y, sample_weight), Options.from_config()
     model._take_names(source)
     model._one_target = source.one_target
-    with Crew(client, source, options) as crew:
+    with Coordinator(client, source, options) as coordinator:
         lengths, n_used, n_targets = _accepted(
-            crew, source, ignore=model.missing_targets == "ignore"
+            coordinator, source, ignore=model.missing_targets == "ignore"
         )
-        model._input_scaling = _input_scaling(crew, model.input_scaling, source.shape[1])
-        model._target_scaling = _target_scaling(crew, model.target_scaling, lengths, n_targets)
+        model._input_scaling = _input_scaling(coordinator, model.input_scaling, source.shape[1])
+        model._target_scaling = _target_scaling(
+            coordinator, model.target_scaling, lengths, n_targets
+        )
         model.hidden_ = model._draw(source.shape[1])
-        sizes, weights = _joined(crew.call("target_sizes", _travelling(model)))
+        sizes, weights = _joined(coordinator.call("target_sizes", _travelling(model)))
         size = float(weighted_quantiles(sizes, 0.5, weights))
-        crew.call("prepare", _travelling(model), changes=True, lasts=True)
+        coordinator.call("prepare", _travelling(model), mutates=True, setup=True)
         shape = (n_used, model.hidden_.n_outputs, n_targets)
         every = options.checkpoint_every
-        rows = DaskRows(crew, *shape, source.dtype, checkpoint_every=every)
+        rows = DaskRows(coordinator, *shape, source.dtype, checkpoint_every=every)
         found = solve_rows(
             rows, model._problem(), settings=model._settings(), callback=model.callback
         )
         model._remember(model._weights_of(found))
-        scores, used = _joined(crew.call("scores", _travelling(model)))
+        scores, used = _joined(coordinator.call("scores", _travelling(model)))
         model._judge(scores, used, weights, size)
 
 
@@ -179,11 +181,13 @@ def _travelling(model: Any) -> Any:
     return other
 
 
-def _accepted(crew: Crew, source: DaskSource, *, ignore: bool) -> tuple[list[int], int, int]:
+def _accepted(
+    coordinator: Coordinator, source: DaskSource, *, ignore: bool
+) -> tuple[list[int], int, int]:
     """Check all rows; returns the partitions' numbers of rows, of rows that count, of targets."""
     from gorelm.estimators._prepare import require_targets
 
-    parts = crew.call("describe")
+    parts = coordinator.call("describe")
     lengths = [part["n_rows"] for part in parts]
     starts = np.cumsum([0, *lengths])
     filled = [part for part in parts if part["n_rows"]]
@@ -217,26 +221,28 @@ def _refuse_bad_rows(part: dict[str, Any], start: int, *, ignore: bool) -> None:
             raise ValueError(f"row {start + part[name]}: {what}")
 
 
-def _input_scaling(crew: Crew, kind: str | None, n_features: int) -> Scaling:
+def _input_scaling(coordinator: Coordinator, kind: str | None, n_features: int) -> Scaling:
     """Read the input scaling off all rows, by the rules of `Scaling.fit`."""
     if kind is None:
         return Scaling.fit(None, np.empty((0, n_features)), np.empty(0))
-    negative, high = crew.call("ends", merge=largest)
+    negative, high = coordinator.call("ends", merge=largest)
     if kind == "minmax":
         return Scaling.fit(kind, np.stack([-negative, high]), np.ones(2))
     unit = np.maximum(np.abs(negative), np.abs(high))
     unit[unit == 0] = 1.0
-    total, sums = crew.call("first_moments", unit)
+    total, sums = coordinator.call("first_moments", unit)
     mean = sums / total
-    deviation = np.sqrt(crew.call("second_moments", unit, mean) / total)
+    deviation = np.sqrt(coordinator.call("second_moments", unit, mean) / total)
     return Scaling.of(mean * unit, deviation * unit)
 
 
-def _target_scaling(crew: Crew, kind: str | None, lengths: list[int], n_targets: int) -> Scaling:
+def _target_scaling(
+    coordinator: Coordinator, kind: str | None, lengths: list[int], n_targets: int
+) -> Scaling:
     """Read the target scaling off the gathered targets, or off every k-th row of very many."""
     starts = np.cumsum([0, *lengths])
     every = -(-int(starts[-1]) * n_targets // _GATHERED)
-    T, w = _joined(crew.call("targets", starts[:-1].tolist(), max(every, 1)))
+    T, w = _joined(coordinator.call("targets", starts[:-1].tolist(), max(every, 1)))
     return Scaling.fit(kind, T, w)
 
 

@@ -17,7 +17,7 @@ from gorelm._solver.rows import Moves, Rows
 from gorelm.backends.streamed import HiddenBlocks, StreamedRows
 from gorelm.stream import RowBlocks
 
-__all__ = ["Command", "Failure", "Holder", "PartialSums", "Partition", "Reply", "Request"]
+__all__ = ["Command", "Failure", "PartialSums", "Partition", "PartitionActor", "Reply", "Request"]
 
 Merge = Callable[[Any, Any], Any]
 
@@ -28,15 +28,15 @@ class Command(NamedTuple):
     method: str
     args: tuple[Any, ...]
     merge: Merge
-    changes: bool = False  # whether it changes what a partition holds
-    lasts: bool = False  # whether a partition that is given E and U must have done it before
+    mutates: bool = False  # whether it changes what a partition holds
+    setup: bool = False  # whether a partition that is given E and U must have done it before
 
 
 class Request(NamedTuple):
-    """A command for some partitions, which must have gone through `clock` changes before."""
+    """A command for some partitions, which must have gone through `version` changes before."""
 
     partitions: list[int]
-    clock: int
+    version: int
     command: Command
 
 
@@ -147,13 +147,13 @@ class Partition:
     def __init__(self, number: int, X: Array, T: Array, w: Array) -> None:
         self.number, self.X, self.T, self.w = number, X, T, w
         self.used: npt.NDArray[np.bool_] = (w > 0) & (~np.isnan(T)).any(axis=1)
-        self.clock = 0
+        self.version = 0
 
     def do(self, command: Command) -> Any:
         """Carry out a command, which names a method of this class or of the rows."""
         owner = self if hasattr(Partition, command.method) else self.rows
         answer = getattr(owner, command.method)(*command.args)
-        self.clock += command.changes
+        self.version += command.mutates
         return answer
 
     def describe(self) -> list[dict[str, Any]]:
@@ -247,10 +247,10 @@ def _first(bad: Any) -> int | None:
 
 # Ordinary tasks find the actor of their worker here: handed over as their argument it would be a
 # proxy, and everything that they bring it would be copied.
-_HOLDERS: WeakValueDictionary[str, Holder] = WeakValueDictionary()
+_ACTORS: WeakValueDictionary[str, PartitionActor] = WeakValueDictionary()
 
 
-class Holder:
+class PartitionActor:
     """The actor that holds a worker's partitions.
 
     Parameters
@@ -273,7 +273,7 @@ class Holder:
         self._map: Callable[..., Iterator[Any]] = (
             ThreadPoolExecutor(n_threads, thread_name_prefix="rows").map if n_threads > 1 else map
         )
-        _HOLDERS[name] = self
+        _ACTORS[name] = self
 
     def run(self, request: Request) -> Reply | Failure:
         """Carry out a command on some partitions. Never raises: what raises is a lost worker."""
@@ -281,19 +281,19 @@ class Holder:
         try:
             command = self._completed(request.command)
             sums = PartialSums(self._n_partitions, command.merge)
-            parts = [self.at(number, request.clock) for number in request.partitions]
+            parts = [self.at(number, request.version) for number in request.partitions]
             for part, value in zip(parts, self._map(lambda p: p.do(command), parts), strict=True):
                 sums.put((0, part.number), value)
         except Exception as error:
             return Failure.of(error)
         return Reply(sums.nodes, time.perf_counter() - start)
 
-    def at(self, number: int, clock: int) -> Partition:
+    def at(self, number: int, version: int) -> Partition:
         """Return a partition, which must have gone through so many changes."""
         part = self.partitions[number]
-        if part.clock != clock:
+        if part.version != version:
             raise RuntimeError(
-                f"partition {number} has gone through {part.clock} changes, not {clock}"
+                f"partition {number} has gone through {part.version} changes, not {version}"
             )
         return part
 
@@ -316,16 +316,16 @@ class Holder:
         return command._replace(args=(model, False, max(budget - loop, 0.0) / len(parts)))
 
 
-def hire(name: str, n_partitions: int, n_threads: int) -> Holder:
+def make_actor(name: str, n_partitions: int, n_threads: int) -> PartitionActor:
     """Return the actor of this worker."""
     from distributed import get_worker
 
     memory = getattr(get_worker(), "memory_manager", None)
-    return Holder(name, n_partitions, n_threads, getattr(memory, "memory_limit", None))
+    return PartitionActor(name, n_partitions, n_threads, getattr(memory, "memory_limit", None))
 
 
 def load(name: str, number: int, dtype: Any, x: Any, t: Any, w: Any) -> None:
-    """Give a holder of this worker a partition (a task)."""
+    """Give a actor of this worker a partition (a task)."""
     if hasattr(x, "toarray"):
         x = x.toarray()
     X, T = np.ascontiguousarray(x, dtype=dtype), np.asarray(t, dtype=np.float64)
@@ -336,22 +336,22 @@ def load(name: str, number: int, dtype: Any, x: Any, t: Any, w: Any) -> None:
             "partition them alike"
         )
     T = T.reshape(len(X), -1) if len(X) else T.reshape(0, T.shape[1] if T.ndim > 1 else 1)
-    _HOLDERS[name].partitions[number] = Partition(number, X, T, weights)
+    _ACTORS[name].partitions[number] = Partition(number, X, T, weights)
 
 
-def snapshot(name: str, numbers: list[int], clock: int) -> dict[int, tuple[int, Array, Array]]:
-    """Return clock, E and U of partitions of a holder of this worker (a task)."""
-    parts = [_HOLDERS[name].at(number, clock) for number in numbers]
-    return {part.number: (clock, part.rows.E, part.rows.U) for part in parts}
+def snapshot(name: str, numbers: list[int], version: int) -> dict[int, tuple[int, Array, Array]]:
+    """Return version, E and U of partitions of a actor of this worker (a task)."""
+    parts = [_ACTORS[name].at(number, version) for number in numbers]
+    return {part.number: (version, part.rows.E, part.rows.U) for part in parts}
 
 
 def copied(snapshot: dict[int, tuple[int, Array, Array]]) -> dict[int, tuple[int, Array, Array]]:
     """Return a snapshot in memory of its own (a task)."""
-    return {n: (clock, E.copy(), U.copy()) for n, (clock, E, U) in snapshot.items()}
+    return {n: (version, E.copy(), U.copy()) for n, (version, E, U) in snapshot.items()}
 
 
 def restore(name: str, number: int, snapshot: dict[int, tuple[int, Array, Array]]) -> None:
-    """Give a partition of a holder of this worker the state that a snapshot has of it (a task)."""
-    part = _HOLDERS[name].partitions[number]
-    clock, E, U = snapshot[number]
-    part.clock, part.rows.E, part.rows.U = clock, E.copy(), U.copy()
+    """Give a partition of a actor of this worker the state that a snapshot has of it (a task)."""
+    part = _ACTORS[name].partitions[number]
+    version, E, U = snapshot[number]
+    part.version, part.rows.E, part.rows.U = version, E.copy(), U.copy()

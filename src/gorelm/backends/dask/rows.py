@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gorelm._solver.problem import Array, Problem
 from gorelm._solver.rows import Moves, Rows
 from gorelm._solver.targets import NormSummary
-from gorelm.backends.dask.crew import Crew
+from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import reach_and_sum
 
 __all__ = ["DaskRows"]
@@ -21,7 +21,7 @@ class DaskRows(Rows):
 
     Parameters
     ----------
-    crew : Crew
+    coordinator : Coordinator
         Workers whose partitions are prepared.
     n_rows, n_hidden, n_targets : int
         Size of the whole.
@@ -35,7 +35,7 @@ class DaskRows(Rows):
 
     def __init__(
         self,
-        crew: Crew,
+        coordinator: Coordinator,
         n_rows: int,
         n_hidden: int,
         n_targets: int,
@@ -43,9 +43,13 @@ class DaskRows(Rows):
         *,
         checkpoint_every: int = 0,
     ) -> None:
-        self._crew, self._shape, self._dtype = crew, (n_rows, n_hidden, n_targets), np.dtype(dtype)
+        self._coordinator, self._shape, self._dtype = (
+            coordinator,
+            (n_rows, n_hidden, n_targets),
+            np.dtype(dtype),
+        )
         self._checkpoint_every, self._n_steps = checkpoint_every, 0
-        self._complete = all(crew.call("complete"))
+        self._complete = all(coordinator.call("complete"))
         self._inner: tuple[Array, Array] | None = None
         self.HtT: Array = np.empty((0, 0))
 
@@ -66,12 +70,12 @@ class DaskRows(Rows):
 
     def moments(self) -> tuple[Array, Array]:
         """Return H'H (lower triangle) and H'T, both in float64."""
-        G, HtT = self._crew.call("moments")
+        G, HtT = self._coordinator.call("moments")
         return G, HtT
 
     def start(self, problem: Problem, cap: float = np.inf) -> Array:
         """Set U = 0 and E = 0 or near it, and return H'(E - U); see `Rows.start`."""
-        return np.asarray(self._crew.call("start", problem, cap, changes=True))
+        return np.asarray(self._coordinator.call("start", problem, cap, mutates=True))
 
     def step(
         self,
@@ -85,60 +89,60 @@ class DaskRows(Rows):
     ) -> tuple[Array, Moves | None]:
         """Update E and U for the weights `B`; see `Rows.step`."""
         args = (B, problem, rho, relax, cap, measure)
-        HtD, moves, self._inner = self._crew.call("step", *args, changes=True)
+        HtD, moves, self._inner = self._coordinator.call("step", *args, mutates=True)
         self._n_steps += 1
         if self._checkpoint_every and self._n_steps % self._checkpoint_every == 0:
-            self._crew.checkpoint()
+            self._coordinator.checkpoint()
         return HtD, moves
 
     def inner(self) -> tuple[Array, Array]:
         """Return <U, T> and <U, U> of every problem; they come with a step that is not measured."""
         if self._inner is not None:
             return self._inner
-        UT, UU = self._crew.call("inner")
+        UT, UU = self._coordinator.call("inner")
         return UT, UU
 
     def rescale(self, factor: Array) -> None:
         """Divide U by `factor` (P,)."""
         self._inner = None
-        self._crew.call("rescale", factor, changes=True)
+        self._coordinator.call("rescale", factor, mutates=True)
 
     def keep(self, which: npt.NDArray[np.bool_]) -> None:
         """Drop the state of the problems that have left the batch."""
         self._inner = None
-        self._crew.call("keep", which, changes=True)
+        self._coordinator.call("keep", which, mutates=True)
 
     def pull(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""
-        return np.asarray(self._crew.call("pull", which))
+        return np.asarray(self._coordinator.call("pull", which))
 
     def corrected(self, A: Array, which: Any, problem: Problem, rho: Array) -> tuple[Array, Array]:
         """Judge the multipliers rho U - HA; see `Rows.corrected`."""
         args = (A, which, problem, rho)
-        reach, squares = self._crew.call("corrected", *args, merge=reach_and_sum)
+        reach, squares = self._coordinator.call("corrected", *args, merge=reach_and_sum)
         return reach, squares
 
     def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
         """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
-        return np.asarray(self._crew.call("loss", X, problem, cap))
+        return np.asarray(self._coordinator.call("loss", X, problem, cap))
 
     def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
         """Return H'R, <R, T> and <R, R> of the residuals R = HX - T."""
-        HtR, RT, RR = self._crew.call("residual_sums", X)
+        HtR, RT, RR = self._coordinator.call("residual_sums", X)
         return HtR, RT, RR
 
     def TT(self) -> float:
         """Return the squared norm of T."""
-        return float(self._crew.call("TT"))
+        return float(self._coordinator.call("TT"))
 
     def norm_summary(self, problem: Problem) -> NormSummary:
         """Return what `typical_residual` needs to know of the rows."""
-        summary: NormSummary = self._crew.call("norm_summary", problem)
+        summary: NormSummary = self._coordinator.call("norm_summary", problem)
         return summary
 
     def bring_within(self, problem: Problem, limit: float) -> None:
         """Shorten targets beyond `limit`, in units of the rows' omega."""
-        self._crew.call("bring_within", problem, limit, changes=True, lasts=True)
+        self._coordinator.call("bring_within", problem, limit, mutates=True, setup=True)
 
     def resume(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: paths hand over states of the size of the data."""

@@ -99,7 +99,7 @@ class DaskSource:
         from dask import is_dask_collection
 
         lazy = [p for n in places for p in self._parts[n] if is_dask_collection(p)]
-        # Only workers of the crew are asked: another one may hang.
+        # Only these workers are asked: another one may hang.
         workers = sorted(set(places.values()))
         ready = iter(client.compute(lazy, workers=workers, allow_other_workers=False))
 

@@ -14,7 +14,7 @@ from typing import Any
 from gorelm.backends.dask import partition as _partition
 from gorelm.backends.dask.partition import Failure, Reply, Request
 
-__all__ = ["Member", "Options", "Staff", "raise_failure", "release"]
+__all__ = ["Options", "WorkerHandle", "WorkerPool", "raise_failure", "release"]
 
 logger = logging.getLogger("gorelm.dask")
 
@@ -59,7 +59,7 @@ class Options:
 
 
 @dataclass(eq=False)
-class Member:
+class WorkerHandle:
     """A worker with an actor of ours, and the partitions that the actor holds."""
 
     address: str
@@ -73,8 +73,8 @@ class Member:
         return self.future.status not in ("finished", "pending")
 
 
-class Staff:
-    """The members of a crew.
+class WorkerPool:
+    """The workers of a cluster, each with an actor that owns partitions.
 
     Parameters
     ----------
@@ -88,36 +88,36 @@ class Staff:
 
     def __init__(self, client: Any, n_partitions: int, options: Options) -> None:
         self._client, self._n_partitions, self._options = client, n_partitions, options
-        self.members: list[Member] = []
+        self.workers: list[WorkerHandle] = []
         self.n_losses = 0  # since it was last set to 0
-        self._shunned: set[str] = set()
+        self._excluded: set[str] = set()
         self._direct: bool | None = None  # whether workers can be reached without the scheduler
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         """Let the workers forget everything."""
-        release(member.future for member in self.members)
-        self.members = []
+        release(worker.future for worker in self.workers)
+        self.workers = []
 
     # -- hiring and losing -----------------------------------------------------------------------
 
-    def recruit(self) -> None:
+    def start_actors(self) -> None:
         """Put an actor on every worker that has none; wait for a worker if there is none."""
         deadline = time.monotonic() + self._options.worker_timeout
         while True:
             threads = self._workers()
-            for member in list(self.members):
-                if member.is_lost or member.address not in threads:
-                    self.lose(member)
-            known = {member.address for member in self.members}
-            for address in sorted(set(threads) - known - self._shunned):
-                self.members.append(self._employ(address, threads[address]))
-            starting = [m for m in self.members if m.future.status != "finished"]
-            if self.members and not starting:
+            for worker in list(self.workers):
+                if worker.is_lost or worker.address not in threads:
+                    self.lose(worker)
+            known = {worker.address for worker in self.workers}
+            for address in sorted(set(threads) - known - self._excluded):
+                self.workers.append(self._start_actor(address, threads[address]))
+            starting = [m for m in self.workers if m.future.status != "finished"]
+            if self.workers and not starting:
                 break
             if time.monotonic() > deadline:
-                for member in starting:
-                    self.lose(member)
-                if self.members:
+                for worker in starting:
+                    self.lose(worker)
+                if self.workers:
                     break
                 raise RuntimeError(
                     "no worker of the cluster is left to fit with; start some, or wait longer for "
@@ -125,30 +125,30 @@ class Staff:
                 )
             time.sleep(_STARTING)
         if self._direct is None:
-            self._direct = self._client.sync(self._is_reachable, self.members[0].address)
+            self._direct = self._client.sync(self._is_reachable, self.workers[0].address)
 
     @property
     def is_direct(self) -> bool:
         """Whether workers can be reached without the scheduler."""
         return bool(self._direct)
 
-    def gone(self, members: list[Member]) -> list[Member]:
-        """Return which of some members are known to be lost, a moment from now."""
+    def gone(self, workers: list[WorkerHandle]) -> list[WorkerHandle]:
+        """Return which of some workers are known to be lost, a moment from now."""
         time.sleep(_BELATED)
-        return [member for member in members if member.is_lost]
+        return [worker for worker in workers if worker.is_lost]
 
-    def lose(self, member: Member) -> None:
+    def lose(self, worker: WorkerHandle) -> None:
         """Give a worker up; raises if this goes on and on."""
-        logger.warning("worker %s is lost, with partitions %s", member.address, member.partitions)
-        self.members.remove(member)
+        logger.warning("worker %s is lost, with partitions %s", worker.address, worker.partitions)
+        self.workers.remove(worker)
         patience = time.monotonic() + _NOTICED
-        while not member.is_lost and time.monotonic() < patience:
+        while not worker.is_lost and time.monotonic() < patience:
             time.sleep(0.02)
-        if not member.is_lost:  # it hangs; otherwise who comes back to the address is a new worker
-            self._shunned.add(member.address)
-        member.future.release()
+        if not worker.is_lost:  # it hangs; otherwise who comes back to the address is a new worker
+            self._excluded.add(worker.address)
+        worker.future.release()
         self.n_losses += 1
-        if self.n_losses > 3 + len(self.members):
+        if self.n_losses > 3 + len(self.workers):
             raise RuntimeError(
                 f"{self.n_losses} workers were lost, one after the other, at the same step of the "
                 "fit: most likely they run out of memory. Use more workers, float32 inputs or a "
@@ -169,10 +169,10 @@ class Staff:
             ) from error
         return dict(answer)
 
-    def _employ(self, address: str, n_threads: int) -> Member:
+    def _start_actor(self, address: str, n_threads: int) -> WorkerHandle:
         name = f"gorelm-{uuid.uuid4().hex}"
         future = self._client.submit(
-            _partition.hire,
+            _partition.make_actor,
             name,
             self._n_partitions,
             n_threads,
@@ -181,7 +181,7 @@ class Staff:
             workers=[address],
             allow_other_workers=False,
         )
-        return Member(address, name, future)
+        return WorkerHandle(address, name, future)
 
     async def _is_reachable(self, address: str) -> bool:
         try:
@@ -193,55 +193,55 @@ class Staff:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def ask(self, requests: list[tuple[Member, Request]]) -> list[tuple[Request, Reply]]:
-        """Send requests, and return the replies; members that do not reply are lost.
+    def ask(self, requests: list[tuple[WorkerHandle, Request]]) -> list[tuple[Request, Reply]]:
+        """Send requests, and return the replies; workers that do not reply are lost.
 
         Raises what went wrong in the work itself.
         """
         replies = self._client.sync(self._ask_all, requests)
         answered: list[tuple[Request, Reply]] = []
-        for (member, request), reply in zip(requests, replies, strict=True):
+        for (worker, request), reply in zip(requests, replies, strict=True):
             if isinstance(reply, Failure):
-                raise_failure(reply, request.command.method, member.address)
+                raise_failure(reply, request.command.method, worker.address)
             elif reply is not None:
                 answered.append((request, reply))
-            elif member in self.members:
-                self.lose(member)
+            elif worker in self.workers:
+                self.lose(worker)
         return answered
 
-    async def _ask_all(self, requests: list[tuple[Member, Request]]) -> list[Any]:
+    async def _ask_all(self, requests: list[tuple[WorkerHandle, Request]]) -> list[Any]:
         return list(await asyncio.gather(*(self._answer(*request) for request in requests)))
 
-    async def _answer(self, member: Member, request: Request) -> Reply | Failure | None:
+    async def _answer(self, worker: WorkerHandle, request: Request) -> Reply | Failure | None:
         """Wait for an answer as long as there is hope; None: there is none."""
-        answer = asyncio.ensure_future(self._execute(member, request))
+        answer = asyncio.ensure_future(self._execute(worker, request))
         deadline = time.monotonic() + self._options.call_timeout
         while not answer.done():
             await asyncio.wait({answer}, timeout=_POLL)
-            if not answer.done() and (member.is_lost or time.monotonic() > deadline):
+            if not answer.done() and (worker.is_lost or time.monotonic() > deadline):
                 answer.cancel()
                 return None
         if (error := answer.exception()) is not None:
-            logger.info("worker %s cannot be asked: %r", member.address, error)
+            logger.info("worker %s cannot be asked: %r", worker.address, error)
             return None
         return answer.result()
 
-    async def _execute(self, member: Member, request: Request) -> Reply | Failure:
+    async def _execute(self, worker: WorkerHandle, request: Request) -> Reply | Failure:
         # What `Actor.run(request)` does, but that workers are reached directly where possible:
         # through the scheduler, everything travels twice.
         from distributed.protocol import to_serialize
 
         message = {
-            "actor": member.future.key,
+            "actor": worker.future.key,
             "function": "run",
             "args": [to_serialize(request)],
             "kwargs": {},
         }
         if self._direct:
-            answer = await self._client.rpc(member.address).actor_execute(**message)
+            answer = await self._client.rpc(worker.address).actor_execute(**message)
         else:
             message["op"] = "actor_execute"
-            answer = await self._client.scheduler.proxy(worker=member.address, msg=message)
+            answer = await self._client.scheduler.proxy(worker=worker.address, msg=message)
         if answer["status"] != "OK":
             raise RuntimeError(f"no answer: {answer}")
         result: Reply | Failure = answer["result"]
@@ -249,14 +249,14 @@ class Staff:
 
     # -- ordinary tasks --------------------------------------------------------------------------
 
-    def submit(self, member: Member, task: Any, *args: Any) -> Any:
-        """Have an ordinary task done on the worker of a member; returns its future."""
+    def submit(self, worker: WorkerHandle, task: Any, *args: Any) -> Any:
+        """Have an ordinary task done on a worker; returns its future."""
         return self._client.submit(
-            task, *args, pure=False, workers=[member.address], allow_other_workers=False
+            task, *args, pure=False, workers=[worker.address], allow_other_workers=False
         )
 
-    def finished(self, futures: list[Any], members: list[Member]) -> bool:
-        """Wait for futures; returns whether all have finished and no member was lost meanwhile."""
+    def finished(self, futures: list[Any], workers: list[WorkerHandle]) -> bool:
+        """Wait for futures; returns whether all have finished and no worker was lost meanwhile."""
         from distributed import CancelledError, wait
 
         deadline = time.monotonic() + self._options.call_timeout
@@ -264,7 +264,7 @@ class Staff:
             states = {future.status for future in futures}
             if states <= {"finished"}:
                 return True
-            lost = any(member.is_lost for member in members)
+            lost = any(worker.is_lost for worker in workers)
             if lost or states - {"finished", "pending"} or time.monotonic() > deadline:
                 return False
             with contextlib.suppress(TimeoutError, CancelledError):

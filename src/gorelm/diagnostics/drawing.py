@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = [
     "BLUE",

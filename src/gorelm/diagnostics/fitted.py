@@ -12,7 +12,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = ["RowScores", "attribute", "innermost", "out_of_fold", "require", "row_scores", "within"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 from gorelm.diagnostics.drawing import SERIES, legend_above, log_axis, panels, spans_decades
 from gorelm.diagnostics.fitted import require
 

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox, IdentityTransform
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 from gorelm.diagnostics.drawing import INK
 
 __all__ = ["PointLabels"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 from gorelm.diagnostics.drawing import (
     INK,
     SERIES,

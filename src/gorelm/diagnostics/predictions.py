@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 from gorelm.diagnostics.drawing import (
     BLUE,
     INK,

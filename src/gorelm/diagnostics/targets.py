@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = ["as_table", "names_of_targets"]
 

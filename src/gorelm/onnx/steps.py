@@ -28,7 +28,7 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 from gorelm.onnx.graph import DOUBLE, TEXT, Graph
 
 __all__ = ["write_columns", "write_steps"]

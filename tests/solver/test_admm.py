@@ -11,8 +11,8 @@ from gorelm import GORELMRegressor, GRELMRegressor, ORELMRegressor, RELMRegresso
 from gorelm._solver import admm
 from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.least_squares import minimum_norm
-from gorelm._solver.prepared import solve
 from gorelm._solver.linalg import CholeskyFactor, EighFactor, WideFactor, gram
+from gorelm._solver.prepared import solve
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import Rows
 from support.oracles import Case, draw, objective, scaled

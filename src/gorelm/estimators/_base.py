@@ -22,7 +22,7 @@ from gorelm._solver.admm import ADAPTIVE, PAPER, Record, Settings, Solution
 from gorelm._solver.prepared import solve
 from gorelm._solver.problem import Array, Problem
 from gorelm._solver.targets import refuse_huge
-from gorelm.diagnostics import outlier_threshold
+from gorelm.diagnostics.scores import outlier_threshold
 from gorelm.estimators._prepare import (
     Design,
     Mask,

@@ -21,7 +21,7 @@ from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.mixed_precision import reproducible
 from gorelm._solver.prepared import System
 from gorelm._solver.problem import Array, LossName, Problem
-from gorelm.diagnostics import outlier_threshold
+from gorelm.diagnostics.scores import outlier_threshold
 from gorelm.estimators._base import IterativeELM, SizedELM, parameters
 from gorelm.estimators._prepare import Mask, require_targets
 from gorelm.path import checked_grid, default_lams, solve_path

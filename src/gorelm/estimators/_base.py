@@ -24,7 +24,7 @@ from gorelm._solver.problem import Problem
 from gorelm._solver.state import Solution
 from gorelm._solver.targets import refuse_huge
 from gorelm._typing import Array, Record
-from gorelm.diagnostics import outlier_threshold
+from gorelm.diagnostics.scores import outlier_threshold
 from gorelm.estimators._prepare import (
     Design,
     Mask,

@@ -21,7 +21,7 @@ from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.prepared import Prepared
 from gorelm._solver.problem import LossName, Problem
 from gorelm._typing import Array
-from gorelm.diagnostics import outlier_threshold
+from gorelm.diagnostics.scores import outlier_threshold
 from gorelm.estimators._base import IterativeELM, SizedELM, parameters
 from gorelm.estimators._prepare import Mask, require_targets
 from gorelm.path import checked_grid, default_lams, solve_path

@@ -16,7 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from threadpoolctl import threadpool_limits
 
-import gorelm
+from gorelm import estimators
+from gorelm._version import __version__
 from gorelm.datasets import contaminate, load_mulan
 from gorelm.experiments.protocol import Config, Method, Run
 from gorelm.metrics import arrmse
@@ -156,7 +157,7 @@ def _load(dataset: str) -> Any:
 
 def _make(method: Method, config: Config, params: dict[str, Any], dataset: str, repeat: int) -> Any:
     """Make an estimator; what is common is given where there is a parameter of the name."""
-    cls = getattr(gorelm, method.estimator)
+    cls = getattr(estimators, method.estimator)
     known = inspect.signature(cls).parameters
     common = {name: value for name, value in config.common.items() if name in known}
     seed = config.seed_of(dataset, repeat, "layer")
@@ -181,7 +182,7 @@ def versions() -> dict[str, str]:
     import sklearn
 
     return {
-        "gorelm": gorelm.__version__,
+        "gorelm": __version__,
         "numpy": np.__version__,
         "scipy": scipy.__version__,
         "scikit-learn": sklearn.__version__,

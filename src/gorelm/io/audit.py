@@ -103,13 +103,13 @@ def allowed_types() -> dict[str, frozenset[str]]:
 
 def _own_classes() -> Iterator[type]:
     """Yield the public estimators, what is defined beside them, and what they are made of."""
-    import gorelm
+    from gorelm import estimators, intervals
     from gorelm._features.layer import HiddenLayer
     from gorelm._features.scaling import Scaling
     from gorelm._solver.least_squares import RecursiveRidge
 
     yield from (HiddenLayer, RecursiveRidge, Scaling)
-    public = [getattr(gorelm, name) for name in gorelm.__all__]
+    public = [*vars(estimators).values(), intervals.ConformalRegressor]
     for module in {kind.__module__ for kind in public if isinstance(kind, type)}:
         for value in vars(sys.modules[module]).values():
             if isinstance(value, type) and value.__module__ == module:

@@ -30,7 +30,7 @@ import sklearn
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm import __version__
+from gorelm._version import __version__
 from gorelm.io.audit import SCHEMA, Refused, audit
 
 __all__ = ["FORMAT", "ModelFileError", "load", "save", "write_whole"]

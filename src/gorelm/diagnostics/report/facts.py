@@ -347,7 +347,7 @@ def version_table() -> Table:
 
 def _version(name: str) -> str:
     if name == "gorelm":  # also where it runs without being installed
-        from gorelm import __version__
+        from gorelm._version import __version__
 
         return __version__
     return version(name)

@@ -17,6 +17,7 @@ from gorelm._compat import Interval, validate_params
 from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
+from gorelm._processes import watched
 from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.prepared import Prepared
 from gorelm._solver.problem import LossName, Problem
@@ -265,7 +266,7 @@ class SearchingELM(SizedELM):
             for layer, grid in zip(layers, grids, strict=True)
             for fold in folds
         ]
-        work = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
+        work = Parallel(n_jobs=self.n_jobs, return_as="generator", **watched())(tasks)
         done = list(track(work, len(tasks), "folds", show=self.progress))
         return [done[k : k + len(folds)] for k in range(0, len(done), len(folds))]
 
@@ -459,7 +460,7 @@ class Rows:
             for layer, lams in candidates
             for fold in folds
         ]
-        work = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
+        work = Parallel(n_jobs=self.n_jobs, return_as="generator", **watched())(tasks)
         done: list[Array] = []
         for predicted in track(work, len(tasks), what, show=self.progress):
             done.append(predicted)

@@ -5,6 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from gorelm._files import write_whole
 from gorelm.diagnostics.report.render import render
 from gorelm.diagnostics.report.tables import Table, write_table
 from gorelm.experiments.comparison import compare
@@ -111,7 +112,7 @@ def write_report(records: Sequence[Record], folder: str | PathLike[str], *, titl
         if table is not None:
             write_table(table, folder / "tables")
     path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
+    write_whole(path, page.encode())
     return path
 
 

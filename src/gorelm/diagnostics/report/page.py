@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gorelm._files import write_whole
 from gorelm.diagnostics.convergence import ConvergenceDisplay
 from gorelm.diagnostics.drawing import MANY_POINTS
 from gorelm.diagnostics.fitted import attribute
@@ -127,7 +128,7 @@ def write_fit_report(
         pictures=[p for p in (_path(fit), _convergence(fit), _growth(fit)) if p is not None],
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text.encode("utf-8", "backslashreplace"))  # file names may be no text
     return path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from gorelm.diagnostics.drawing import (
     spans_decades,
 )
 from gorelm.diagnostics.fitted import row_scores
+
+if TYPE_CHECKING:
+    from matplotlib.transforms import Bbox
 
 __all__ = ["OutlierDisplay"]
 
@@ -56,8 +59,8 @@ class OutlierDisplay:
         The rows.
     threshold_line_ : matplotlib line or None
         None if the threshold is infinite.
-    labels_ : PointLabels
-        Names of the rows with the largest scores.
+    labels_ : list of matplotlib annotations
+        Names of the rows with the largest scores, as far as there is room for them.
 
     See Also
     --------
@@ -110,7 +113,7 @@ class OutlierDisplay:
         ax : matplotlib axes, optional
             Where to plot; by default a new figure.
         n_labels : int, default=10
-            How many of the largest scores to label.
+            How many of the largest scores to label, where there is room.
         row_names : sequence of str, optional
             What to call the rows; by default their numbers, from 0.
 
@@ -146,8 +149,8 @@ class OutlierDisplay:
                 linestyle="--",
                 label=f"threshold {number(self.threshold)}",
             )
-        self._label_largest(judged, n_labels)
         self._finish_axes(judged)
+        self._label_largest(judged, n_labels)
         return self
 
     def _scatter(self, rows: Mask, many: bool, colour: str, marker: str, what: str) -> Any:
@@ -169,25 +172,35 @@ class OutlierDisplay:
         return points
 
     def _label_largest(self, judged: Mask, n_labels: int) -> None:
-        from gorelm.diagnostics.labels import PointLabels  # it imports matplotlib
-
-        scores, count = self.scores, min(n_labels, int(judged.sum()))
-        largest = np.argsort(-np.where(judged, scores, -np.inf), kind="stable")[:count]
-        names = [str(i) for i in largest]
-        if self.row_names is not None:
-            names = [shortened(str(self.row_names[i])) for i in largest]
-        in_the_way = [np.zeros((0, 2))]
-        if len(scores) <= MANY_POINTS:
-            in_the_way.append(np.c_[np.flatnonzero(judged), scores[judged]])
-        if self.threshold_line_ is not None:
-            along = np.linspace(0, len(scores), 300)
-            in_the_way.append(np.c_[along, np.full_like(along, self.threshold)])
-        points = np.c_[largest, scores[largest]]
-        self.labels_ = PointLabels(self.ax_, points, names, np.concatenate(in_the_way))
+        """Name the largest scores; a name that would cover a larger one or its mark is left out."""
+        count = min(n_labels, int(judged.sum()))
+        largest = np.argsort(-np.where(judged, self.scores, -np.inf), kind="stable")[:count]
+        marks = self.ax_.transData.transform(np.c_[largest, self.scores[largest]])
+        self.labels_ = []
+        taken: list[Bbox] = []
+        for i in largest:
+            name = str(i) if self.row_names is None else shortened(str(self.row_names[i]))
+            across = i / len(self.scores)
+            label = self.ax_.annotate(
+                name,
+                (i, self.scores[i]),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="left" if across < 0.15 else "right" if across > 0.85 else "center",
+                va="bottom",
+                fontsize=8,
+                parse_math=False,
+            )
+            box = label.get_window_extent().padded(2)
+            if box.count_contains(marks) or box.count_overlaps(taken):
+                label.remove()
+            else:
+                taken.append(box)
+                self.labels_.append(label)
 
     def _finish_axes(self, judged: Mask) -> None:
         ax, scores = self.ax_, self.scores[judged]
-        ax.margins(x=0.02, y=0.08)
+        ax.margins(x=0.02, y=0.12)
         if spans_decades(scores):
             floor = 1e-3 * float(np.median(scores[scores > 0]))
             reached = scores.min() < floor  # by rows that the model passes through

@@ -4,6 +4,7 @@ Each has been in place, unchanged, in every supported version (`tests/test_compa
 used of it). When a new version moves one, this is the file to change.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from sklearn.utils import _safe_indexing as safe_indexing
@@ -19,6 +20,7 @@ __all__ = [
     "StrOptions",
     "check_method_params",
     "check_sample_weight",
+    "input_columns",
     "num_samples",
     "safe_indexing",
     "validate_params",
@@ -32,3 +34,12 @@ class _Validated(Protocol):
 def validate_params(estimator: _Validated) -> None:
     """Check an estimator's parameters against its `_parameter_constraints`."""
     estimator._validate_params()
+
+
+class _Columns(Protocol):
+    _transformer_to_input_indices: Mapping[str, Sequence[int]]
+
+
+def input_columns(table: _Columns) -> Mapping[str, Sequence[int]]:
+    """Return the places of the input columns of each part of a fitted column transformer."""
+    return table._transformer_to_input_indices

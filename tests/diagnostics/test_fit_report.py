@@ -24,7 +24,7 @@ from gorelm import (
 )
 from gorelm.datasets import contaminate, make_multitarget
 from gorelm.diagnostics import write_fit_report
-from gorelm.diagnostics.report.facts import Fit, headlines
+from gorelm.diagnostics.report.fit import Fit, headlines
 from gorelm.metrics import rrmse
 from support.browser import needs_browser, verdict_of
 from support.report_cases import read_page

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from gorelm.diagnostics.report.tables import Cell, Table
-from gorelm.experiments.comparison import compare
-from gorelm.experiments.content import accuracy_table, choice_table, summary_table
-from gorelm.experiments.figures import boxplots, critical_difference
-from gorelm.experiments.grouping import Runs
 from gorelm.experiments.report import write_report
+from gorelm.experiments.report.comparison import compare
+from gorelm.experiments.report.figures import boxplots, critical_difference
+from gorelm.experiments.report.runs import Runs
+from gorelm.experiments.report.tables import accuracy_table, choice_table, summary_table
 from support.report_cases import make_run, published_runs, read_csv
 
 pytest.importorskip("jinja2")

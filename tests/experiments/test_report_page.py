@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import pytest
 
-from gorelm.experiments.content import accuracy_table
-from gorelm.experiments.grouping import Runs
 from gorelm.experiments.report import write_report
+from gorelm.experiments.report.runs import Runs
+from gorelm.experiments.report.tables import accuracy_table
 from support.browser import needs_browser, verdict_of
 from support.report_cases import fake_runs, make_run, read_csv, read_page
 

@@ -135,7 +135,7 @@ def test_headers(header, tmp_path, before_skops):
 
 def test_newer_formats_say_what_to_do(tmp_path, before_skops):
     content, _ = good_file()
-    newer = content.replace(b"gorelm-model 1 ", b"gorelm-model 2 ", 1)
+    newer = content.replace(b"gorelm-model 2 ", b"gorelm-model 3 ", 1)
     refused(newer, tmp_path, match="upgrade gorelm")
 
 

@@ -1,4 +1,4 @@
-"""Which rows to distrust, and pictures and pages of how a fit went.
+"""Outlier thresholds, displays of a fit, and the page about a fit.
 
 Displays follow scikit-learn's conventions: ``from_estimator`` draws, ``plot(ax=...)`` draws again,
 ``ax_`` and ``figure_`` are where. They need matplotlib (``pip install "gorelm[plot]"``); the page
@@ -6,7 +6,7 @@ of :func:`write_fit_report` needs jinja2, too (``pip install "gorelm[report]"``)
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gorelm.diagnostics.scores import outlier_threshold, split_in_two
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gorelm.diagnostics.outliers import OutlierDisplay
     from gorelm.diagnostics.paths import PathDisplay
     from gorelm.diagnostics.predictions import PredictedObservedDisplay
-    from gorelm.diagnostics.report.page import write_fit_report
+    from gorelm.diagnostics.report.fit import write_fit_report
 
 __all__ = [
     "ConvergenceDisplay",
@@ -35,12 +35,12 @@ _MODULES = {
     "OutlierDisplay": "outliers",
     "PathDisplay": "paths",
     "PredictedObservedDisplay": "predictions",
-    "write_fit_report": "report.page",
+    "write_fit_report": "report.fit",
 }
 
 
-def __getattr__(name: str) -> Any:
-    # Estimators import this package for the scores; they need not wait for the pictures.
+def __getattr__(name: str) -> object:
+    # Estimators import this package for the thresholds, without matplotlib.
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,20 +1,33 @@
-"""How iterative fits converged."""
+"""The display of how iterative fits converged."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm.diagnostics.drawing import INK, SERIES, fills, legend_above, log_axis, panels
+from gorelm.diagnostics.drawing import INK, SERIES, Style, fills, legend_above, log_axis, panels
 from gorelm.diagnostics.fitted import attribute, innermost, require
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 __all__ = ["ConvergenceDisplay"]
 
-History = Sequence[Mapping[str, float]]
+History: TypeAlias = Sequence[Mapping[str, float]]
+
+
+class _Member(Protocol):
+    """One network of an ensemble."""
+
+    n_hidden: int
+    activation: str
+    direct_link: bool
 
 
 class ConvergenceDisplay:
@@ -59,7 +72,7 @@ class ConvergenceDisplay:
         self.histories, self.tol = dict(histories), tol
 
     @classmethod
-    def from_estimator(cls, estimator: Any, *, ax: Any = None) -> ConvergenceDisplay:
+    def from_estimator(cls, estimator: object, *, ax: object = None) -> ConvergenceDisplay:
         """Plot the history of a fitted estimator, or those of its members.
 
         Parameters
@@ -87,7 +100,7 @@ class ConvergenceDisplay:
         return display.plot(ax=ax)
 
     @classmethod
-    def of(cls, estimator: Any) -> ConvergenceDisplay:
+    def of(cls, estimator: object) -> ConvergenceDisplay:
         """Return the display of a fitted estimator, not yet plotted; closed forms have no history.
 
         Parameters
@@ -107,15 +120,17 @@ class ConvergenceDisplay:
             remedy = "it does not record its iterations"
             for part, run in enumerate(_runs(require(model, "history_", remedy))):
                 histories[f"{name} part {part + 1}".strip() if part else name] = run
+        # The paper's solver stops by its number of iterations, not by the gap.
         adaptive = getattr(model, "solver", "adaptive") == "adaptive"
         return cls(histories, tol=getattr(model, "tol", None) if adaptive else None)
 
-    def plot(self, *, ax: Any = None) -> ConvergenceDisplay:
+    def plot(self, *, ax: object = None) -> ConvergenceDisplay:
         """Plot; see :meth:`from_estimator`."""
         self.axes_ = panels(ax, 3, across=3, size=(3.7, 3.6))
-        self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure
+        self.ax_: Axes = self.axes_[0]
+        self.figure_ = self.ax_.figure
         names = ("dual_gap", "primal_residual", "dual_residual", "rho", "sigma")
-        self.lines_: dict[str, list[Any]] = {name: [] for name in names}
+        self.lines_: dict[str, list[Line2D]] = {name: [] for name in names}
         gap, residuals, penalties = self.axes_
         self._draw(gap, "dual_gap")
         self._draw(residuals, "primal_residual")
@@ -141,38 +156,32 @@ class ConvergenceDisplay:
     def _last(self) -> float:
         return max(record["iteration"] for run in self.histories.values() for record in run)
 
-    def _draw(self, axes: Any, name: str, *, dashed: bool = False) -> None:
-        styles = cycle(SERIES)
-        for run, style in zip(self.histories.values(), styles, strict=False):
+    def _draw(self, axes: Axes, name: str, *, dashed: bool = False) -> None:
+        for run, style in zip(self.histories.values(), cycle(SERIES), strict=False):
             values = np.array([record[name] for record in run])
             if not np.any(values > 0):
                 continue  # no such split, or nothing left to show on a logarithmic axis
-            own: dict[str, Any] = {"linestyle": "-"} if not dashed else {"linestyle": "--"}
-            own |= {"fillstyle": "none"} if dashed else {}
+            options: Style = {
+                **style,
+                "linestyle": "--" if dashed else "-",
+                "fillstyle": "none" if dashed else "full",
+                "markersize": 3.5,
+                "linewidth": 1.3,
+                "markevery": None if len(run) <= 60 else 0.06,  # of the panel: marks stay apart
+            }
             iterations = [record["iteration"] for record in run]
-            self.lines_[name] += axes.plot(
-                iterations,
-                values,
-                **{**style, **own},
-                markersize=3.5,
-                linewidth=1.3,
-                markevery=None if len(run) <= 60 else 0.06,  # of the panel: marks stay apart
-            )
+            self.lines_[name] += axes.plot(iterations, values, **options)
 
     def _legends(self) -> None:
         from matplotlib.lines import Line2D
 
         gap, residuals, penalties = self.axes_
         several = len(self.histories) > 1
-        handles = [] if self.tolerance_line_ is None else [self.tolerance_line_]
+        handles: list[Artist] = [] if self.tolerance_line_ is None else [self.tolerance_line_]
         if several:
-            styles = cycle(SERIES)
-            handles += [
-                Line2D(
-                    [], [], label=name or "part 1", markersize=3.5, **{**style, "linestyle": "-"}
-                )
-                for name, style in zip(self.histories, styles, strict=False)
-            ]
+            for name, style in zip(self.histories, cycle(SERIES), strict=False):
+                solid: Style = {**style, "linestyle": "-", "markersize": 3.5}
+                handles.append(Line2D([], [], label=name or "part 1", **solid))
         if several and fills(self.figure_, self.axes_):
             self.figure_.legend(
                 handles=handles, loc="outside upper left", ncols=min(6, len(handles)), frameon=False
@@ -184,15 +193,15 @@ class ConvergenceDisplay:
         colour = INK if several else SERIES[0]["color"]
         for axes, labels in kinds.items():
             entries = [
-                Line2D([], [], color=colour, dashes=(1, 0) if solid else (4, 2), label=label)
-                for solid, label, name in zip((True, False), labels, drawn[axes], strict=True)
+                Line2D([], [], color=colour, dashes=dashes, label=label)
+                for dashes, label, name in zip(((1, 0), (4, 2)), labels, drawn[axes], strict=True)
                 if self.lines_[name]
             ]
             if entries:
                 legend_above(axes, handles=entries)
 
 
-def _named_members(members: Sequence[Any]) -> dict[str, Any]:
+def _named_members(members: Sequence[_Member]) -> dict[str, object]:
     names = (
         "linear" if m.n_hidden == 0 else f"{m.activation}{' + linear' if m.direct_link else ''}"
         for m in members
@@ -209,7 +218,7 @@ def _runs(history: History) -> list[History]:
     return [history[a:b] for a, b in pairwise(cuts)]
 
 
-def _log_where_positive(axes: Any) -> None:
+def _log_where_positive(axes: Axes) -> None:
     if any(np.any(np.asarray(line.get_ydata()) > 0) for line in axes.lines):
         log_axis(axes.yaxis)
     else:

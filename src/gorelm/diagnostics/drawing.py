@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from gorelm._typing import Array
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.axis import XAxis, YAxis
+    from matplotlib.figure import Figure
 
 __all__ = [
     "BLUE",
@@ -17,6 +23,7 @@ __all__ = [
     "MANY_POINTS",
     "SERIES",
     "VERMILLION",
+    "Style",
     "fills",
     "legend_above",
     "log_axis",
@@ -28,10 +35,12 @@ __all__ = [
     "spans_decades",
 ]
 
+Style: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib's functions
+
 # Okabe and Ito's colours, those that can be told from white and from near-black. INK is black,
 # which a page replaces by the colour of its text.
 BLUE, VERMILLION, GREEN, PURPLE, INK = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000"
-SERIES: tuple[dict[str, Any], ...] = (
+SERIES: tuple[Style, ...] = (
     {"color": BLUE, "linestyle": "-", "marker": "o"},
     {"color": VERMILLION, "linestyle": "--", "marker": "s"},
     {"color": GREEN, "linestyle": "-.", "marker": "^"},
@@ -44,14 +53,14 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def panels(
-    ax: Any, count: int, *, across: int, size: tuple[float, float], sharex: bool = False
-) -> npt.NDArray[Any]:
-    """Return axes to draw on: of a new figure, in the place of one, or those given.
+    ax: object, count: int, *, across: int, size: tuple[float, float], sharex: bool = False
+) -> npt.NDArray[np.object_]:
+    """Return axes to draw on: new ones in a new figure, new ones in the place of one, or the given.
 
     Parameters
     ----------
     ax : matplotlib axes, array of axes or None
-        One stands for a place to divide.
+        A single one is divided into `count`.
     count, across : int
         Number of axes, and of columns.
     size : (float, float)
@@ -89,14 +98,14 @@ def panels(
     figure = given[0].get_figure()
     room = {} if figure.get_layout_engine() is not None else {"wspace": 0.7, "hspace": 0.6}
     cells = place.subgridspec(down, across, **room)
-    made: list[Any] = []
+    made: list[Axes] = []
     for k in range(count):
         shared = made[0] if sharex and made else None
         made.append(figure.add_subplot(cells[divmod(k, across)], sharex=shared))
     return np.asarray(made, dtype=object)
 
 
-def legend_above(ax: Any, *, handles: Sequence[Any] | None = None) -> None:
+def legend_above(ax: Axes, *, handles: Sequence[Artist] | None = None) -> None:
     """Put the legend above the axes, where no data are, in as many columns as fit."""
     from matplotlib import rcParams
     from matplotlib.font_manager import FontProperties
@@ -123,7 +132,7 @@ def legend_above(ax: Any, *, handles: Sequence[Any] | None = None) -> None:
     )
 
 
-def fills(figure: Any, axes: npt.NDArray[Any]) -> bool:
+def fills(figure: Figure, axes: npt.NDArray[np.object_]) -> bool:
     """Whether a figure is laid out by itself and holds nothing but these axes."""
     engine = figure.get_layout_engine()
     return (
@@ -137,7 +146,7 @@ def spans_decades(values: Array, *, factor: float = 30.0) -> bool:
     return bool(len(positive) and positive.max() > factor * np.median(positive))
 
 
-def log_axis(axis: Any, *, base: int = 10, linear_below: float | None = None) -> None:
+def log_axis(axis: XAxis | YAxis, *, base: int = 10, linear_below: float | None = None) -> None:
     """Make an axis logarithmic, ticks labelled in plain text.
 
     Parameters
@@ -165,7 +174,7 @@ def log_axis(axis: Any, *, base: int = 10, linear_below: float | None = None) ->
         step = max(1, (highest - lowest) // 6)
         axis.set_ticks([0.0, *(float(base) ** k for k in range(lowest, highest + 1, step))])
 
-    def text(value: float, _: Any) -> str:
+    def text(value: float, _: object) -> str:
         low, high = sorted(np.abs(axis.get_view_interval()))
         readable = base == 10 and (linear_below or low) > 1e-4 and high <= 1e5
         return number(value) if readable else powers(value, base)

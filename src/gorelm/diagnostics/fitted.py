@@ -1,26 +1,43 @@
-"""What a fitted estimator, or the one inside it, has to tell."""
+"""What displays and pages read: attributes of fitted estimators, and targets with their names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm._typing import Array
+from gorelm._typing import Array, Mask
 
-__all__ = ["RowScores", "attribute", "innermost", "out_of_fold", "require", "row_scores", "within"]
+__all__ = [
+    "Predictor",
+    "RowScores",
+    "as_table",
+    "attribute",
+    "innermost",
+    "names_of_targets",
+    "out_of_fold",
+    "require",
+    "row_scores",
+    "within",
+]
 
 # Where meta-estimators keep the fitted estimator that does their work.
 _INNER = ("regressor_", "best_estimator_", "estimator_")
 
 
-def within(estimator: Any) -> Iterator[Any]:
+class Predictor(Protocol):
+    """A fitted estimator, as far as a picture of its predictions needs it."""
+
+    def predict(self, X: object) -> Array:
+        """Return predictions of shape (n_samples,) or (n_samples, n_targets)."""
+
+
+def within(estimator: object) -> Iterator[object]:
     """Yield an estimator, then what it wraps: pipelines, searches and other meta-estimators."""
     while estimator is not None:
         yield estimator
@@ -31,18 +48,18 @@ def within(estimator: Any) -> Iterator[Any]:
         estimator = inner if hasattr(inner, "predict") else None
 
 
-def innermost(estimator: Any) -> Any:
-    """Return the estimator that no other one is inside of."""
+def innermost(estimator: object) -> object:
+    """Return the estimator that wraps no other one."""
     return list(within(estimator))[-1]
 
 
-def attribute(estimator: Any, name: str, default: Any = None) -> Any:
-    """Return the outermost attribute of that name."""
-    return next((getattr(e, name) for e in within(estimator) if hasattr(e, name)), default)
+def attribute(estimator: object, name: str) -> Any:
+    """Return the outermost attribute of that name, or None."""
+    return next((getattr(e, name) for e in within(estimator) if hasattr(e, name)), None)
 
 
-def require(estimator: Any, name: str, remedy: str) -> Any:
-    """Return an attribute, or say why there is none."""
+def require(estimator: object, name: str, remedy: str) -> Any:
+    """Return an attribute, or raise ValueError with a remedy."""
     check_is_fitted(estimator)
     value = attribute(estimator, name)
     if value is None:
@@ -52,47 +69,70 @@ def require(estimator: Any, name: str, remedy: str) -> Any:
 
 @dataclass(frozen=True)
 class RowScores:
-    """How far off every training row is.
+    """Outlier scores of all training rows.
 
     Parameters
     ----------
     scores : array (N,)
-        NaN: not judged.
+        NaN: no model scored the row.
     threshold : float
         Rows above it are flagged; infinite if nothing stands out.
     flagged : boolean array (N,)
         Those rows.
     unseen : bool
-        Whether the models that judged a row had not seen it.
+        Whether the models that scored a row were fitted without it.
     """
 
     scores: Array
     threshold: float
-    flagged: npt.NDArray[np.bool_]
+    flagged: Mask
     unseen: bool
 
 
-def row_scores(estimator: Any) -> RowScores:
-    """Return an estimator's outlier scores, preferring those of models that did not see the row."""
-    from gorelm.estimators.robust import RobustELMRegressor  # it imports this package
-
+def row_scores(estimator: object) -> RowScores:
+    """Return an estimator's outlier scores, preferring those of models fitted without the row."""
     check_is_fitted(estimator)
-    unseen = attribute(estimator, "cv_outlier_scores_") is not None
-    prefix = "cv_" if unseen else ""
+    of_folds = attribute(estimator, "cv_outlier_scores_") is not None
+    prefix = "cv_" if of_folds else ""
     remedy = "only the regressors of gorelm, and what wraps them, judge rows"
+    # RobustELMRegressor, the only one with `contaminated_`, scores rows out of fold.
+    unseen = of_folds or attribute(estimator, "contaminated_") is not None
     return RowScores(
         np.asarray(require(estimator, f"{prefix}outlier_scores_", remedy), dtype=float),
         float(require(estimator, f"{prefix}outlier_threshold_", remedy)),
         np.asarray(require(estimator, f"{prefix}outlier_mask_", remedy), dtype=bool),
-        unseen or any(isinstance(e, RobustELMRegressor) for e in within(estimator)),
+        unseen,
     )
 
 
-def out_of_fold(estimator: Any) -> Array | None:
-    """Return predictions by models that did not see the row, (N, m), if the estimator has any."""
+def out_of_fold(estimator: object) -> Array | None:
+    """Return predictions by models fitted without the row, (N, m), if the estimator has any."""
     for one in within(estimator):
         if hasattr(one, "out_of_fold_"):
             return np.asarray(one.out_of_fold_, dtype=float).reshape(len(one.out_of_fold_), -1)
         if isinstance(one, TransformedTargetRegressor):
-            return None  # what is inside predicts other targets
+            return None  # the estimator that it wraps predicts transformed targets
     return None
+
+
+def as_table(y: object) -> Array:
+    """Return targets of shape (n_samples,) or (n_samples, n_targets) as columns of floats."""
+    table = np.asarray(y, dtype=float)
+    if table.ndim not in (1, 2):
+        raise ValueError(f"targets have {table.ndim} dimensions; 1 or 2 were expected")
+    return table.reshape(len(table), -1)
+
+
+def names_of_targets(y: object, names: Sequence[object] | None = None) -> list[str]:
+    """Return given names, the columns of a frame, or numbers."""
+    count = as_table(y).shape[1]
+    if names is not None:
+        if len(names) != count:
+            raise ValueError(f"{len(names)} target_names for {count} targets")
+        return [str(name) for name in names]
+    columns, name = getattr(y, "columns", None), getattr(y, "name", None)
+    if columns is None and name is not None:
+        columns = [name]
+    if columns is not None:
+        return [str(name) for name in columns]
+    return [f"target {k + 1}" for k in range(count)] if count > 1 else ["target"]

@@ -1,14 +1,18 @@
-"""How a network grew."""
+"""The display of how a network grew."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gorelm._typing import Array
-from gorelm.diagnostics.drawing import SERIES, legend_above, log_axis, panels, spans_decades
+from gorelm._typing import Array, Record
+from gorelm.diagnostics.drawing import SERIES, Style, legend_above, log_axis, panels, spans_decades
 from gorelm.diagnostics.fitted import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 __all__ = ["GrowthDisplay"]
 
@@ -42,11 +46,13 @@ class GrowthDisplay:
     >>> plt.close(display.figure_)
     """
 
-    def __init__(self, growth: list[dict[str, float]]) -> None:
+    def __init__(self, growth: list[Record]) -> None:
         self.growth = growth
 
     @classmethod
-    def from_estimator(cls, estimator: Any, *, ax: Any = None, **line_kw: Any) -> GrowthDisplay:
+    def from_estimator(
+        cls, estimator: object, *, ax: object = None, **line_kw: object
+    ) -> GrowthDisplay:
         """Plot how a fitted estimator has grown.
 
         Parameters
@@ -65,22 +71,24 @@ class GrowthDisplay:
         remedy = "only growing estimators, such as IGORELMRegressor, have grown"
         return cls(require(estimator, "growth_", remedy)).plot(ax=ax, **line_kw)
 
-    def plot(self, *, ax: Any = None, **line_kw: Any) -> GrowthDisplay:
+    def plot(self, *, ax: object = None, **line_kw: object) -> GrowthDisplay:
         """Plot; see :meth:`from_estimator`."""
-        (ax,) = panels(ax, 1, across=1, size=(6.4, 4.0))
-        self.ax_, self.figure_, self.lines_ = ax, ax.figure, []
+        (own,) = panels(ax, 1, across=1, size=(6.4, 4.0))
+        self.ax_: Axes = own
+        self.figure_ = self.ax_.figure
+        self.lines_: list[Line2D] = []
         sizes = [record["n_hidden"] for record in self.growth]
         labels = {"error": "training rows", "validation_error": "rows not seen"}
         drawn: list[Array] = []
         for (name, label), style in zip(labels.items(), SERIES, strict=False):
             errors = np.array([record[name] for record in self.growth])
             if np.isfinite(errors).any():
-                own = {"markersize": 4.5, "label": label}
-                self.lines_ += ax.plot(sizes, errors, **{**style, **own, **line_kw})
+                options: Style = {**style, "markersize": 4.5, "label": label, **line_kw}
+                self.lines_ += self.ax_.plot(sizes, errors, **options)
                 drawn.append(errors)
-        ax.set_xlabel("hidden nodes")
-        ax.set_ylabel("mean error norm / that of the medians")
+        self.ax_.set_xlabel("hidden nodes")
+        self.ax_.set_ylabel("mean error norm / that of the medians")
         if drawn and spans_decades(np.concatenate(drawn)):
-            log_axis(ax.yaxis)
-        legend_above(ax)
+            log_axis(self.ax_.yaxis)
+        legend_above(self.ax_)
         return self

@@ -1,14 +1,13 @@
-"""How far off every row is."""
+"""The display of every row's outlier score."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from gorelm._typing import Array
+from gorelm._typing import Array, Mask
 from gorelm.diagnostics.drawing import (
     BLUE,
     INK,
@@ -24,9 +23,13 @@ from gorelm.diagnostics.drawing import (
 )
 from gorelm.diagnostics.fitted import row_scores
 
-__all__ = ["OutlierDisplay"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
 
-Mask = npt.NDArray[np.bool_]
+__all__ = ["OutlierDisplay"]
 
 
 class OutlierDisplay:
@@ -56,8 +59,8 @@ class OutlierDisplay:
         The rows.
     threshold_line_ : matplotlib line or None
         None if the threshold is infinite.
-    labels_ : PointLabels
-        Names of the rows with the largest scores.
+    labels_ : list of matplotlib annotations
+        Names of the rows with the largest scores, as far as there is room for them.
 
     See Also
     --------
@@ -84,7 +87,7 @@ class OutlierDisplay:
         flagged: Mask,
         *,
         unseen: bool = False,
-        row_names: Sequence[Any] | None = None,
+        row_names: Sequence[object] | None = None,
     ) -> None:
         if row_names is not None and len(row_names) != len(scores):
             raise ValueError(f"{len(row_names)} row_names for {len(scores)} rows")
@@ -94,11 +97,11 @@ class OutlierDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator: Any,
+        estimator: object,
         *,
-        ax: Any = None,
+        ax: object = None,
         n_labels: int = 10,
-        row_names: Sequence[Any] | None = None,
+        row_names: Sequence[object] | None = None,
     ) -> OutlierDisplay:
         """Plot the scores of a fitted estimator's training rows.
 
@@ -110,7 +113,7 @@ class OutlierDisplay:
         ax : matplotlib axes, optional
             Where to plot; by default a new figure.
         n_labels : int, default=10
-            How many of the largest scores to label.
+            How many of the largest scores to label, where there is room.
         row_names : sequence of str, optional
             What to call the rows; by default their numbers, from 0.
 
@@ -128,10 +131,11 @@ class OutlierDisplay:
         )
         return display.plot(ax=ax, n_labels=n_labels)
 
-    def plot(self, *, ax: Any = None, n_labels: int = 10) -> OutlierDisplay:
+    def plot(self, *, ax: object = None, n_labels: int = 10) -> OutlierDisplay:
         """Plot; see :meth:`from_estimator`."""
-        (ax,) = panels(ax, 1, across=1, size=(8.0, 4.0))
-        self.ax_, self.figure_ = ax, ax.figure
+        (own,) = panels(ax, 1, across=1, size=(8.0, 4.0))
+        self.ax_: Axes = own
+        self.figure_ = self.ax_.figure
         judged = np.isfinite(self.scores)
         flagged = judged & self.flagged
         many = len(self.scores) > MANY_POINTS
@@ -139,22 +143,22 @@ class OutlierDisplay:
         self.flagged_points_ = self._scatter(flagged, many, VERMILLION, "^", "flagged row")
         self.threshold_line_ = None
         if np.isfinite(self.threshold):
-            self.threshold_line_ = ax.axhline(
+            self.threshold_line_ = self.ax_.axhline(
                 self.threshold,
                 color=INK,
                 linewidth=1.2,
                 linestyle="--",
                 label=f"threshold {number(self.threshold)}",
             )
-        self._label_largest(judged, n_labels)
         self._finish_axes(judged)
+        self._label_largest(judged, n_labels)
         return self
 
-    def _scatter(self, rows: Mask, many: bool, colour: str, marker: str, what: str) -> Any:
+    def _scatter(
+        self, rows: Mask, many: bool, colour: str, marker: str, what: str
+    ) -> PathCollection:
         (index,) = np.nonzero(rows)
-        # Few enough points to be told apart are drawn full, a hundred thousand as a mist.
-        see_through = {"alpha": opacity(len(index))} if many else {}
-        points = self.ax_.scatter(
+        return self.ax_.scatter(
             index,
             self.scores[index],
             s=(6 if marker == "^" else 3) if many else (26 if marker == "^" else 12),
@@ -164,33 +168,44 @@ class OutlierDisplay:
             label=f"{len(index):,} {what}{'s' * (len(index) != 1)}",
             rasterized=many,
             zorder=3 if marker == "^" else 2,
-            **see_through,
+            alpha=opacity(len(index)) if many else None,
         )
-        return points
 
     def _label_largest(self, judged: Mask, n_labels: int) -> None:
-        from gorelm.diagnostics.labels import PointLabels  # it imports matplotlib
-
-        scores, count = self.scores, min(n_labels, int(judged.sum()))
-        largest = np.argsort(-np.where(judged, scores, -np.inf), kind="stable")[:count]
-        names = [str(i) for i in largest]
-        if self.row_names is not None:
-            names = [shortened(str(self.row_names[i])) for i in largest]
-        in_the_way = [np.zeros((0, 2))]
-        if len(scores) <= MANY_POINTS:
-            in_the_way.append(np.c_[np.flatnonzero(judged), scores[judged]])
-        if self.threshold_line_ is not None:
-            along = np.linspace(0, len(scores), 300)
-            in_the_way.append(np.c_[along, np.full_like(along, self.threshold)])
-        points = np.c_[largest, scores[largest]]
-        self.labels_ = PointLabels(self.ax_, points, names, np.concatenate(in_the_way))
+        """Name the largest scores; a name that would cover a larger one or its mark is left out."""
+        count = min(n_labels, int(judged.sum()))
+        largest = np.argsort(-np.where(judged, self.scores, -np.inf), kind="stable")[:count]
+        marks = self.ax_.transData.transform(np.c_[largest, self.scores[largest]])
+        self.labels_: list[Annotation] = []
+        taken: list[Bbox] = []
+        for i in largest:
+            name = str(i) if self.row_names is None else shortened(str(self.row_names[i]))
+            across = i / len(self.scores)
+            label = self.ax_.annotate(
+                name,
+                (i, self.scores[i]),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="left" if across < 0.15 else "right" if across > 0.85 else "center",
+                va="bottom",
+                fontsize=8,
+                parse_math=False,
+            )
+            box = label.get_window_extent().padded(2)
+            if box.count_contains(marks) or box.count_overlaps(taken):
+                label.remove()
+            else:
+                taken.append(box)
+                self.labels_.append(label)
 
     def _finish_axes(self, judged: Mask) -> None:
+        from matplotlib.artist import setp
+
         ax, scores = self.ax_, self.scores[judged]
-        ax.margins(x=0.02, y=0.08)
+        ax.margins(x=0.02, y=0.12)
         if spans_decades(scores):
             floor = 1e-3 * float(np.median(scores[scores > 0]))
-            reached = scores.min() < floor  # by rows that the model passes through
+            reached = scores.min() < floor  # by rows that the model fits exactly
             ax.set_ylim(0.0 if reached else 0.7 * scores.min(), 3.0 * scores.max())
             log_axis(ax.yaxis, linear_below=floor if reached else None)
         else:
@@ -199,6 +214,7 @@ class OutlierDisplay:
         judges = "models that did not see the row" if self.unseen else "the model fitted to them"
         ax.set_ylabel(f"outlier score (of scaled targets),\nby {judges}")
         legend_above(ax)
-        for handle in ax.get_legend().legend_handles[:2]:
-            handle.set_alpha(1.0)
-            handle.set_sizes([26])
+        legend = ax.get_legend()
+        assert legend is not None
+        for handle in filter(None, legend.legend_handles[:2]):
+            setp(handle, alpha=1.0, sizes=[26])  # as they are with few points

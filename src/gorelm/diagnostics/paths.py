@@ -1,18 +1,20 @@
-"""How a penalty was chosen."""
+"""The display of how a penalty was chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm._typing import Array
+from gorelm._typing import Array, Mask
 from gorelm.diagnostics.drawing import (
     INK,
     SERIES,
+    Style,
     legend_above,
     log_axis,
     number,
@@ -20,8 +22,26 @@ from gorelm.diagnostics.drawing import (
     spans_decades,
 )
 from gorelm.diagnostics.fitted import innermost, within
+from gorelm.selection import ROBUST_SCORES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import FillBetweenPolyCollection
+    from matplotlib.lines import Line2D
 
 __all__ = ["PathDisplay", "searching"]
+
+
+Results: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
+
+
+@runtime_checkable
+class Search(Protocol):
+    """A fitted search, such as `GORELMRegressorCV` or `GridSearchCV`."""
+
+    cv_results_: Results
+    best_index_: int
+    scoring: object
 
 
 class PathDisplay:
@@ -66,9 +86,7 @@ class PathDisplay:
     >>> plt.close(display.figure_)
     """
 
-    def __init__(
-        self, cv_results: Mapping[str, Any], best_index: int, *, scoring: Any = None
-    ) -> None:
+    def __init__(self, cv_results: Results, best_index: int, *, scoring: object = None) -> None:
         self.cv_results, self.best_index, self.scoring = cv_results, best_index, scoring
         self._key = _penalty(cv_results)
         self.penalty = self._key.removeprefix("param_").split("__")[-1]
@@ -79,7 +97,7 @@ class PathDisplay:
             )
 
     @classmethod
-    def from_estimator(cls, estimator: Any, *, ax: Any = None) -> PathDisplay:
+    def from_estimator(cls, estimator: object, *, ax: object = None) -> PathDisplay:
         """Plot the path of a fitted search.
 
         Parameters
@@ -108,18 +126,21 @@ class PathDisplay:
         nodes = self.cv_results.get("mean_n_active")
         return 1 if nodes is None or np.ptp(nodes[self._grid()[2]]) == 0 else 2
 
-    def plot(self, *, ax: Any = None) -> PathDisplay:
+    def plot(self, *, ax: object = None) -> PathDisplay:
         """Plot; see :meth:`from_estimator`."""
         values, ratios, shown = self._grid()
         nodes = self.cv_results["mean_n_active"] if self.n_panels == 2 else None
         self.axes_ = panels(ax, self.n_panels, across=1, size=(7.0, 3.0), sharex=True)
-        self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure
-        self.lines_, self.node_lines_, self.bands_ = {}, {}, {}
+        self.ax_: Axes = self.axes_[0]
+        self.figure_ = self.ax_.figure
+        self.lines_: dict[float, Line2D] = {}
+        self.node_lines_: dict[float, Line2D] = {}
+        self.bands_: dict[float, FillBetweenPolyCollection] = {}
         errors, deviations, label = self._errors()
         for ratio, style in zip(np.unique(ratios[shown]), cycle(SERIES), strict=False):
             (rows,) = np.nonzero(shown & (ratios == ratio) & np.isfinite(errors))
             rows = rows[np.argsort(values[rows])]
-            line = {**style, "markersize": 3.5, "linewidth": 1.4}
+            line: Style = {**style, "markersize": 3.5, "linewidth": 1.4}
             (self.lines_[float(ratio)],) = self.ax_.plot(
                 values[rows], errors[rows], label=f"l1_ratio = {ratio:g}", **line
             )
@@ -132,7 +153,7 @@ class PathDisplay:
                     values[rows], nodes[rows], **line
                 )
         best = self.best_index
-        mark = {"marker": "o", "markersize": 11, "fillstyle": "none", "linestyle": "none"}
+        mark: Style = {"marker": "o", "markersize": 11, "fillstyle": "none", "linestyle": "none"}
         mark |= {"color": INK, "markeredgewidth": 1.5, "zorder": 5}
         chosen = f"chosen: {self.penalty} = {number(values[best])}"
         (self.chosen_,) = self.ax_.plot([values[best]], [errors[best]], label=chosen, **mark)
@@ -143,7 +164,7 @@ class PathDisplay:
         self._finish_axes(errors[shown], label)
         return self
 
-    def _grid(self) -> tuple[Array, Array, Any]:
+    def _grid(self) -> tuple[Array, Array, Mask]:
         """Return penalties, l1_ratios and which candidates are like the chosen one otherwise."""
         table, best = self.cv_results, self.best_index
         ratio_key = self._key.removesuffix(self.penalty) + "l1_ratio"
@@ -156,8 +177,6 @@ class PathDisplay:
         return values, np.nan_to_num(ratios), shown
 
     def _errors(self) -> tuple[Array, Array, str]:
-        from gorelm.selection import ROBUST_SCORES
-
         folds = [k for k in self.cv_results if k.startswith("split") and k.endswith("_test_score")]
         scores = np.stack([np.asarray(self.cv_results[k], dtype=float) for k in folds])
         deviations = scores.std(axis=0, ddof=min(1, len(folds) - 1)) / np.sqrt(len(folds))
@@ -183,16 +202,16 @@ class PathDisplay:
         legend_above(self.ax_)
 
 
-def searching(estimator: Any) -> Any:
+def searching(estimator: object) -> Search | None:
     """Return the part of a fitted estimator that has searched a path, None if none has."""
     check_is_fitted(estimator)
     for one in within(estimator):
-        if hasattr(one, "cv_results_") and hasattr(one, "best_index_"):
+        if isinstance(one, Search):
             return one if _penalty(one.cv_results_) else None
     return None
 
 
-def _penalty(cv_results: Mapping[str, Any]) -> str:
+def _penalty(cv_results: Results) -> str:
     """Return the column of the penalty whose path was searched, empty if there is none."""
     if "split0_test_score" in cv_results:
         for name in ("lam", "C"):
@@ -204,6 +223,6 @@ def _penalty(cv_results: Mapping[str, Any]) -> str:
     return ""
 
 
-def _floats(column: Any) -> Array:
-    """Return numbers; NaN where a candidate of scikit-learn's has no such parameter."""
+def _floats(column: npt.NDArray[np.generic]) -> Array:
+    """Return numbers; NaN where a candidate has no such parameter (scikit-learn masks it)."""
     return np.ma.filled(np.ma.asarray(column).astype(float), np.nan)

@@ -1,31 +1,40 @@
-"""What was predicted for every row."""
+"""The display of predicted against observed values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm._typing import Array
+from gorelm._typing import Array, Mask
 from gorelm.diagnostics.drawing import (
     BLUE,
     INK,
     MANY_POINTS,
     VERMILLION,
+    Style,
     fills,
     opacity,
     panels,
     shortened,
 )
-from gorelm.diagnostics.fitted import attribute, out_of_fold, row_scores
-from gorelm.diagnostics.targets import as_table, names_of_targets
+from gorelm.diagnostics.fitted import (
+    Predictor,
+    as_table,
+    attribute,
+    names_of_targets,
+    out_of_fold,
+    row_scores,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
 
 __all__ = ["PredictedObservedDisplay"]
-
-Mask = npt.NDArray[np.bool_]
 
 
 class PredictedObservedDisplay:
@@ -70,8 +79,8 @@ class PredictedObservedDisplay:
 
     def __init__(
         self,
-        observed: Array,
-        predicted: Array,
+        observed: object,
+        predicted: object,
         *,
         flagged: Mask | None = None,
         target_names: Sequence[str] | None = None,
@@ -90,13 +99,13 @@ class PredictedObservedDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator: Any,
-        X: Any,
-        y: Any,
+        estimator: Predictor,
+        X: object,
+        y: object,
         *,
         target_names: Sequence[str] | None = None,
         targets: Sequence[int] | None = None,
-        ax: Any = None,
+        ax: object = None,
     ) -> PredictedObservedDisplay:
         """Plot what a fitted estimator predicts.
 
@@ -139,13 +148,13 @@ class PredictedObservedDisplay:
     @classmethod
     def from_predictions(
         cls,
-        y: Any,
-        predicted: Any,
+        y: object,
+        predicted: object,
         *,
-        flagged: Any = None,
+        flagged: Mask | None = None,
         target_names: Sequence[str] | None = None,
         targets: Sequence[int] | None = None,
-        ax: Any = None,
+        ax: object = None,
     ) -> PredictedObservedDisplay:
         """Plot predictions of any origin.
 
@@ -166,17 +175,18 @@ class PredictedObservedDisplay:
         return display.plot(ax=ax, targets=targets)
 
     def plot(
-        self, *, ax: Any = None, targets: Sequence[int] | None = None
+        self, *, ax: object = None, targets: Sequence[int] | None = None
     ) -> PredictedObservedDisplay:
         """Plot; see :meth:`from_estimator`."""
         columns = range(self.observed.shape[1]) if targets is None else targets
         across = min(4, len(columns))
         size = (4.6, 4.8) if across == 1 else (3.3, 3.3)
         self.axes_ = panels(ax, len(columns), across=across, size=size)
-        self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure
-        self.points_: list[Any] = []
-        self.flagged_points_: list[Any] = []
-        self.beyond_points_: list[Any] = []
+        self.ax_: Axes = self.axes_[0]
+        self.figure_ = self.ax_.figure
+        self.points_: list[PathCollection] = []
+        self.flagged_points_: list[PathCollection] = []
+        self.beyond_points_: list[PathCollection] = []
         for axes, k in zip(self.axes_, columns, strict=True):
             self._panel(axes, self.observed[:, k], self.predicted[:, k])
             name = shortened(self.target_names[k])
@@ -194,7 +204,7 @@ class PredictedObservedDisplay:
         self._legend(alone)
         return self
 
-    def _panel(self, axes: Any, observed: Array, predicted: Array) -> None:
+    def _panel(self, axes: Axes, observed: Array, predicted: Array) -> None:
         known = np.isfinite(observed) & np.isfinite(predicted)
         low, high = _frame(observed, predicted, known, self.flagged)
         outside = (np.fmin(observed, predicted) < low) | (np.fmax(observed, predicted) > high)
@@ -203,35 +213,35 @@ class PredictedObservedDisplay:
         as_image = len(observed) * len(self.axes_) > MANY_POINTS
         size = (3.0, 7.0) if many else (11.0, 22.0)
 
-        def scatter(rows: Mask, **style: Any) -> Any:
-            at = [np.clip(values[rows], low, high) for values in (observed, predicted)]
+        def scatter(rows: Mask, style: Style) -> PathCollection:
+            x, y = (np.clip(values[rows], low, high) for values in (observed, predicted))
             shade = {"alpha": opacity(int(rows.sum())) if many else 0.75, "rasterized": as_image}
-            return axes.scatter(*at, **{**shade, **style})
+            return axes.scatter(x, y, **{**shade, **style})
 
         axes.axline((low, low), slope=1, color=INK, linewidth=1.0, zorder=4)
-        self.points_.append(
-            scatter(known & ~beyond & ~self.flagged, s=size[0], c=BLUE, linewidths=0, zorder=2)
-        )
-        mark = {"marker": "^", "zorder": 1.5 if many else 3}  # a mist of flags would hide the rows
-        self.flagged_points_.append(
-            scatter(known & ~beyond & self.flagged, s=size[1], c=VERMILLION, linewidths=0, **mark)
-        )
-        edge = {"facecolors": "none", "edgecolors": VERMILLION, "clip_on": False, "alpha": 1.0}
-        self.beyond_points_.append(scatter(beyond, s=size[1], linewidths=0.9, **mark, **edge))
+        dot: Style = {"s": size[0], "c": BLUE, "linewidths": 0, "zorder": 2}
+        self.points_.append(scatter(known & ~beyond & ~self.flagged, dot))
+        # Thousands of flagged points are drawn below the others, which they would hide.
+        mark: Style = {"s": size[1], "marker": "^", "zorder": 1.5 if many else 3}
+        flag: Style = {**mark, "c": VERMILLION, "linewidths": 0}
+        self.flagged_points_.append(scatter(known & ~beyond & self.flagged, flag))
+        edge: Style = {"facecolors": "none", "edgecolors": VERMILLION, "linewidths": 0.9}
+        edge |= {**mark, "clip_on": False, "alpha": 1.0}
+        self.beyond_points_.append(scatter(beyond, edge))
         axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
         axes.locator_params(nbins=5)
 
     def _legend(self, alone: bool) -> None:
         from matplotlib.lines import Line2D
 
-        dot: dict[str, Any] = {"linestyle": "none"}
-        handles = [Line2D([], [], color=BLUE, marker="o", markersize=4, label="row", **dot)]
+        dot: Style = {"linestyle": "none", "color": BLUE, "marker": "o", "markersize": 4}
+        flag: Style = {"linestyle": "none", "color": VERMILLION, "marker": "^", "markersize": 5.5}
+        handles: list[Artist] = [Line2D([], [], label="row", **dot)]
         if self.flagged.any():
-            flag = {"color": VERMILLION, "marker": "^", "markersize": 5.5, **dot}
             handles.append(Line2D([], [], label="flagged row", **flag))
-        if any(len(points.get_offsets()) for points in self.beyond_points_):
-            hollow = {"markerfacecolor": "none", "color": VERMILLION, "marker": "^", **dot}
-            handles.append(Line2D([], [], markersize=5.5, label="beyond the frame", **hollow))
+        if any(np.size(points.get_offsets()) for points in self.beyond_points_):
+            hollow: Style = {**flag, "markerfacecolor": "none"}
+            handles.append(Line2D([], [], label="beyond the frame", **hollow))
         handles.append(Line2D([], [], color=INK, linewidth=1.0, label="predicted = observed"))
         if alone:
             ncols = len(handles) if len(self.axes_) > 2 else 2

@@ -1,9 +1,13 @@
 """What a model file may hold: types from one list, and arrays of the size that they say.
 
-skops writes an object as a tree of nodes, each with the name of a type and of the loader that makes
-it, and refuses types that it was not told to trust. Here every node is read before skops is: its
-loader and its type must be in one table, `allowed_types`. No loader in it calls what a file names,
-other than the constructors of plain containers, arrays and random states.
+skops writes an object as a tree of nodes. A node names a type and the loader that makes an object
+of that type. Here every node is checked before skops reads it: its loader and its type must be in
+one table, `allowed_types`. No loader in the table calls what a file names, other than the
+constructors of plain containers, arrays and random states.
+
+In files, a class of gorelm is called ``gorelm.Name``, wherever its module lies. Files of earlier
+versions name its module of that time, which is ignored: `_own_classes` alone says which class a
+name means.
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -19,7 +22,7 @@ from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
-__all__ = ["SCHEMA", "Refused", "allowed_types", "audit"]
+__all__ = ["SCHEMA", "Refused", "allowed_types", "audit", "schema_for_file"]
 
 SCHEMA = "schema.json"
 LARGEST_SCHEMA = 32 * 2**20  # bytes; parsed, hostile JSON takes up to twenty times as much
@@ -82,7 +85,7 @@ def allowed_types() -> dict[str, frozenset[str]]:
         if np.dtype(kind).kind in "biufcU"
     }
     splitters = {_name_of(splitter) for splitter in _splitters()}
-    objects = {_name_of(kind) for kind in [*_own_classes(), *_sklearn_estimators()]}
+    objects = {_name_of(kind) for kind in [*_own_classes().values(), *_sklearn_estimators()]}
     table = {
         "DictNode": {"builtins.dict", "sklearn.utils._bunch.Bunch"},
         "DTypeNode": {"numpy.dtype"},
@@ -101,19 +104,46 @@ def allowed_types() -> dict[str, frozenset[str]]:
     return {loader: frozenset(names) for loader, names in table.items()}
 
 
-def _own_classes() -> Iterator[type]:
-    """Yield the public estimators, what is defined beside them, and what they are made of."""
-    from gorelm import estimators, intervals
+@cache
+def _own_classes() -> dict[str, type]:
+    """Return the classes of gorelm that a file may hold, by their names there.
+
+    A class that is renamed keeps its former name here, as one more entry.
+    """
+    from gorelm import estimators
     from gorelm._features.layer import HiddenLayer
     from gorelm._features.scaling import Scaling
     from gorelm._solver.least_squares import RecursiveRidge
+    from gorelm.intervals import ConformalRegressor
 
-    yield from (HiddenLayer, RecursiveRidge, Scaling)
-    public = [*vars(estimators).values(), intervals.ConformalRegressor]
-    for module in {kind.__module__ for kind in public if isinstance(kind, type)}:
-        for value in vars(sys.modules[module]).values():
-            if isinstance(value, type) and value.__module__ == module:
-                yield value
+    public = [getattr(estimators, name) for name in estimators.__all__]
+    parts = [ConformalRegressor, HiddenLayer, RecursiveRidge, Scaling]
+    return {kind.__name__: kind for kind in [*public, *parts]}
+
+
+def _own_class(node: Node) -> type | None:
+    """Return the class of gorelm that a node means, or None."""
+    module, name = node.get("__module__"), node.get("__class__")
+    if not isinstance(module, str) or not isinstance(name, str):
+        return None
+    return _own_classes().get(name) if module.partition(".")[0] == "gorelm" else None
+
+
+def _with_module(node: Node) -> Node:
+    """Give a node of the JSON the module in which this version has its class."""
+    if (kind := _own_class(node)) is not None:
+        node |= {"__module__": kind.__module__, "__class__": kind.__name__}
+    return node
+
+
+def _without_module(node: Node) -> Node:
+    return node | {"__module__": "gorelm"} if _own_class(node) is not None else node
+
+
+def schema_for_file(schema: bytes) -> bytes:
+    """Return a schema of skops with names that do not depend on where modules lie, compact."""
+    tree = json.loads(schema, object_hook=_without_module)
+    return json.dumps(tree, separators=(",", ":")).encode()
 
 
 def _sklearn_estimators() -> Iterator[type]:
@@ -152,8 +182,8 @@ def _name_of(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__name__}"
 
 
-def audit(archive: ZipFile) -> set[str]:
-    """Return the types in an archive; raises unless each is in `allowed_types` for its loader.
+def audit(archive: ZipFile) -> tuple[bytes, set[str]]:
+    """Check an archive: each type in it must be in `allowed_types` for its loader.
 
     Parameters
     ----------
@@ -162,8 +192,11 @@ def audit(archive: ZipFile) -> set[str]:
 
     Returns
     -------
+    schema : bytes
+        The tree of nodes, with the modules in which this version has gorelm's classes. It is what
+        was checked, and so what skops should read.
     names : set of str
-        Of all types in it, for skops to trust.
+        The names of all types in it, for skops to trust.
 
     Raises
     ------
@@ -178,11 +211,11 @@ def audit(archive: ZipFile) -> set[str]:
         raise Refused(SCHEMA, f"protocol {protocol!r} of skops")
     tree = _Tree()
     tree.look_at(schema, str(schema["__class__"]))
-    if tree.arrays | {SCHEMA} != set(archive.namelist()):
+    if sorted(tree.arrays | {SCHEMA}) != sorted(archive.namelist()):
         raise Refused("archive", "members that no node names, or nodes without their member")
     for file in tree.arrays:
         _check_array(archive, file)
-    return tree.types
+    return json.dumps(schema).encode(), tree.types
 
 
 def _schema_of(archive: ZipFile) -> Node:
@@ -195,7 +228,7 @@ def _schema_of(archive: ZipFile) -> Node:
         raise Refused("archive", "members larger than the file")
     if archive.getinfo(SCHEMA).file_size > LARGEST_SCHEMA:
         raise Refused(SCHEMA, f"more than {LARGEST_SCHEMA >> 20} MiB of structure")
-    schema: Node = json.loads(archive.read(SCHEMA))
+    schema: Node = json.loads(archive.read(SCHEMA), object_hook=_with_module)
     return schema
 
 

@@ -2,7 +2,7 @@
 
 A file is two lines of text and a payload::
 
-    gorelm-model 1 <SHA-256 of all that follows>
+    gorelm-model 2 <SHA-256 of all that follows>
     {"estimator": "GORELMRegressor", "gorelm": "0.1.0", "scikit-learn": "1.6.0", ...}
     <what skops writes: a zip archive of arrays and a tree of nodes in JSON>
 
@@ -31,11 +31,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from gorelm._files import write_whole
 from gorelm._version import __version__
-from gorelm.io.audit import SCHEMA, Refused, audit
+from gorelm.io.audit import SCHEMA, Refused, audit, schema_for_file
 
 __all__ = ["FORMAT", "ModelFileError", "load", "save"]
 
-FORMAT = 1
+FORMAT = 2  # 1 named the modules in which gorelm had its classes; it is still read
 _FIRST_LINE = re.compile(rb"gorelm-model (\d{1,6}) ([0-9a-f]{64})\n")
 _FIRST_LINE_BYTES = len("gorelm-model 999999 \n") + 64
 _LONGEST_HEADER = 2**16
@@ -163,7 +163,10 @@ def _packed(model: Any) -> bytes:
     """Return what skops makes of a model, once it is known that it can be loaded."""
     name, skops = type(model).__name__, _skops()
     try:
-        payload = _compact(skops.io.dumps(model))
+        payload = skops.io.dumps(model)
+        with ZipFile(io.BytesIO(payload)) as archive:
+            schema = schema_for_file(archive.read(SCHEMA))
+        payload = _with_schema(payload, schema)
         _audit(payload)
     except Refused as refused:
         raise ModelFileError(
@@ -178,25 +181,23 @@ def _packed(model: Any) -> bytes:
     return payload
 
 
-def _compact(payload: bytes) -> bytes:
-    """Write the tree of nodes without the blanks that are half of it."""
+def _with_schema(payload: bytes, schema: bytes) -> bytes:
+    """Return an archive with another schema."""
     out = io.BytesIO()
     with ZipFile(io.BytesIO(payload)) as given, ZipFile(out, "w") as kept:
         for member in given.namelist():
-            content = given.read(member)
-            if member == SCHEMA:
-                content = json.dumps(json.loads(content), separators=(",", ":")).encode()
-            kept.writestr(member, content)
+            kept.writestr(member, schema if member == SCHEMA else given.read(member))
     return out.getvalue()
 
 
-def _audit(payload: bytes) -> set[str]:
+def _audit(payload: bytes) -> tuple[bytes, set[str]]:
     with ZipFile(io.BytesIO(payload)) as archive:
         return audit(archive)
 
 
-def _unpacked(payload: bytes) -> Any:
-    model = _skops().io.loads(payload, trusted=sorted(_audit(payload)))
+def _unpacked(payload: bytes) -> BaseEstimator:
+    schema, names = _audit(payload)
+    model = _skops().io.loads(_with_schema(payload, schema), trusted=sorted(names))
     if not isinstance(model, BaseEstimator):
         raise Refused("the whole", f"no estimator but a {type(model).__name__}")
     check_is_fitted(model)

@@ -28,6 +28,7 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
+from gorelm._compat import input_columns
 from gorelm._typing import Array
 from gorelm.onnx.graph import DOUBLE, TEXT, Graph
 
@@ -144,7 +145,7 @@ def write_columns(graph: Graph, table: ColumnTransformer) -> tuple[str, list[str
 def _blocks(table: ColumnTransformer) -> Iterator[tuple[Steps, list[int], Any]]:
     """Yield steps, columns and encoder (None: of numbers) of every part of a column transformer."""
     for name, block, _ in table.transformers_:
-        columns = [int(column) for column in table._transformer_to_input_indices[name]]
+        columns = [int(column) for column in input_columns(table)[name]]
         if not columns or (isinstance(block, str) and block == "drop"):
             continue
         steps = block.steps if isinstance(block, Pipeline) else [(name, block)]

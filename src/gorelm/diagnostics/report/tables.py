@@ -31,7 +31,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~&])")
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure or word.
+    """One number or text of a table.
 
     Parameters
     ----------

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from gorelm._files import write_whole
-from gorelm.diagnostics.report.render import render
+from gorelm.diagnostics.report.html import render
 from gorelm.diagnostics.report.tables import Table, write_table
-from gorelm.experiments.comparison import compare
-from gorelm.experiments.content import (
+from gorelm.experiments.report.comparison import compare
+from gorelm.experiments.report.figures import boxplots, critical_difference
+from gorelm.experiments.report.runs import Record, Runs, percent
+from gorelm.experiments.report.tables import (
     accuracy_table,
     choice_table,
     dataset_table,
@@ -19,8 +21,6 @@ from gorelm.experiments.content import (
     summary_table,
     version_table,
 )
-from gorelm.experiments.figures import boxplots, critical_difference
-from gorelm.experiments.grouping import Record, Runs, percent
 
 __all__ = ["write_report"]
 
@@ -88,7 +88,7 @@ def write_report(records: Sequence[Record], folder: str | PathLike[str], *, titl
     nodes, choice, failures = nodes_table(runs), choice_table(runs), failure_table(runs)
     summary, datasets, versions = summary_table(runs), dataset_table(runs), version_table(runs)
     page = render(
-        "experiments/report.html",
+        "experiments/report/report.html",
         extra="experiments",
         title=title,
         runs=runs,

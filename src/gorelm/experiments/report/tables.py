@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gorelm.diagnostics.report.tables import Cell, Table
-from gorelm.experiments.grouping import Column, Record, Runs, finite, percent
+from gorelm.experiments.report.runs import Column, Record, Runs, finite, percent
 from gorelm.experiments.statistics import mean_ranks
 
 __all__ = [

@@ -1,50 +1,150 @@
-"""What a page says about a fit, in words and tables."""
+"""The page about one fit: what it says in words and tables, its pictures, and how it is written."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
+from sklearn.base import BaseEstimator
 
-from gorelm._typing import Array
-from gorelm.diagnostics.drawing import number
+import gorelm
+from gorelm._compat import num_samples
+from gorelm._typing import Array, Indices, Mask, Record
+from gorelm.diagnostics.convergence import ConvergenceDisplay
+from gorelm.diagnostics.drawing import MANY_POINTS, number
 from gorelm.diagnostics.fitted import (
+    Predictor,
     RowScores,
+    as_table,
     attribute,
     innermost,
+    names_of_targets,
     out_of_fold,
     row_scores,
     within,
 )
-from gorelm.diagnostics.paths import searching
+from gorelm.diagnostics.growth import GrowthDisplay
+from gorelm.diagnostics.outliers import OutlierDisplay
+from gorelm.diagnostics.paths import PathDisplay, searching
+from gorelm.diagnostics.predictions import PredictedObservedDisplay
+from gorelm.diagnostics.report.html import figure_to_svg, new_figure, render, style
 from gorelm.diagnostics.report.tables import Cell, Table
-from gorelm.diagnostics.targets import as_table, names_of_targets
 from gorelm.metrics import rrmse
 
-__all__ = [
-    "Fit",
-    "error_table",
-    "headlines",
-    "settings",
-    "suspicious_table",
-    "version_table",
-    "worst_targets",
-]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Fit", "headlines", "write_fit_report"]
 
 SHOWN_ROWS = 100
 SHOWN_ERRORS = 200
 SHOWN_TARGETS = 12  # in pictures, and with a column of their own
 
+_DOTS_PER_INCH = 160.0  # of points drawn as an image
+
+
+def write_fit_report(
+    model: Predictor,
+    X: object,
+    y: object,
+    path: str | PathLike[str],
+    *,
+    target_names: Sequence[object] | None = None,
+    title: str | None = None,
+    row_names: Sequence[object] | None = None,
+) -> Path:
+    """Write one HTML page about one fit.
+
+    It says what was fitted, which settings were chosen, how far from the optimum the fit is proven
+    to be, how large the errors are beside those of the mean, and which rows to distrust; and it
+    shows the displays of :mod:`gorelm.diagnostics` that the model has something to show in. The
+    page needs nothing from outside: it can be mailed, archived and printed.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        Of this library, or a pipeline or another meta-estimator around one.
+    X : array, sparse matrix or frame of shape (n_samples, n_features)
+        Inputs of the fit.
+    y : array or frame of shape (n_samples,) or (n_samples, n_targets)
+        Targets of the fit; NaN is unknown.
+    path : path-like
+        Of the page. Its folder is made if it is not there; a file is overwritten.
+    target_names : sequence of str, optional
+        What to call the targets; by default the columns of y.
+    title : str, optional
+        Of the page.
+    row_names : sequence of str, optional
+        What to call the rows beside their numbers; by default the index of a pandas X, if it is
+        not their number anyway.
+
+    Returns
+    -------
+    Path
+        Of the page.
+
+    Raises
+    ------
+    ImportError
+        If jinja2 or matplotlib, of the extra ``report``, is not installed.
+    ValueError
+        If X and y are not the rows of the fit.
+
+    Notes
+    -----
+    Predictions by models that did not see the row are used where the model keeps them
+    (`out_of_fold_`); the page says which it shows. However many rows there are, the page stays
+    small: it lists the hundred largest scores, and draws thousands of points as an image.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from gorelm import GORELMRegressor
+    >>> from gorelm.datasets import make_multitarget
+    >>> from gorelm.diagnostics import write_fit_report
+    >>> data = make_multitarget(100, outlier_ratio=0.1, random_state=0)
+    >>> model = GORELMRegressor(lam=0.1, n_hidden=30, random_state=0).fit(data.X, data.T)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_fit_report(model, data.X, data.T, f"{folder}/fit.html").name
+    'fit.html'
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name the file to write, such as fit.html")
+    fit = Fit.of(model, X, y, target_names, row_names)
+    text = render(
+        "diagnostics/report/fit.html",
+        extra="report",
+        title=title or f"{fit.name} fitted to {len(fit.observed):,} rows",
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        headlines=headlines(fit),
+        settings=settings(fit),
+        rows=suspicious_table(fit),
+        errors=error_table(fit),
+        versions=version_table(),
+        outliers=_outliers(fit),
+        predictions=_predictions(fit),
+        pictures=[p for p in (_path(fit), _convergence(fit), _growth(fit)) if p is not None],
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# -- what the page is about ------------------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted model and its training rows, with everything in its place.
+    """A fitted model, its training rows, its predictions of them and their names.
 
     Parameters
     ----------
@@ -53,9 +153,9 @@ class Fit:
     observed, predicted : array (N, m)
         NaN: unknown.
     unseen : bool
-        Whether the models that predicted a row had not seen it.
+        Whether the models that predicted a row were fitted without it.
     rows : RowScores
-        How far off every row is.
+        The outlier score of every row.
     target_names : list of str
         Of all targets.
     row_names : list of str or None
@@ -64,7 +164,7 @@ class Fit:
         Number of inputs, if the model knows.
     """
 
-    model: Any
+    model: Predictor
     observed: Array
     predicted: Array
     unseen: bool
@@ -76,17 +176,17 @@ class Fit:
     @classmethod
     def of(
         cls,
-        model: Any,
-        X: Any,
-        y: Any,
-        target_names: Sequence[Any] | None,
-        row_names: Sequence[Any] | None,
+        model: Predictor,
+        X: object,
+        y: object,
+        target_names: Sequence[object] | None,
+        row_names: Sequence[object] | None,
     ) -> Fit:
         """Collect; see `write_fit_report` for the parameters."""
         rows = row_scores(model)
         observed, names = as_table(y), names_of_targets(y, target_names)
         n_rows = len(rows.scores)
-        for what, count in {"X": np.shape(X)[0], "y": len(observed)}.items():
+        for what, count in {"X": num_samples(X), "y": len(observed)}.items():
             if count != n_rows:
                 raise ValueError(
                     f"{what} has {count} rows, but the model keeps the scores of {n_rows}: pass "
@@ -122,7 +222,7 @@ class Fit:
         kept = known & ~self.rows.flagged[:, None]
         return self._rrmse(known), self._rrmse(kept)
 
-    def _rrmse(self, cells: npt.NDArray[np.bool_]) -> Array:
+    def _rrmse(self, cells: Mask) -> Array:
         errors = np.full(cells.shape[1], np.nan)
         patterns, which = np.unique(cells, axis=1, return_inverse=True)
         for pattern, rows in enumerate(patterns.T):
@@ -132,7 +232,7 @@ class Fit:
         return errors
 
 
-def _row_names(X: Any, given: Sequence[Any] | None, n_rows: int) -> list[str] | None:
+def _row_names(X: object, given: Sequence[object] | None, n_rows: int) -> list[str] | None:
     if given is not None:
         if len(given) != n_rows:
             raise ValueError(f"{len(given)} row_names for {n_rows} rows")
@@ -141,6 +241,18 @@ def _row_names(X: Any, given: Sequence[Any] | None, n_rows: int) -> list[str] | 
     if index is None or callable(index) or list(index) == list(range(n_rows)):
         return None
     return [str(name) for name in index]
+
+
+class _Network(Protocol):
+    """A fitted network, as far as the headlines need it."""
+
+    dual_gap_: float
+    n_iter_: int
+    converged_: bool
+    history_: list[Record]
+    n_active_: int
+    direct_link: bool
+    coef_: Array
 
 
 def headlines(fit: Fit) -> list[tuple[str, str, str]]:
@@ -157,7 +269,9 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
             f"rows not flagged, predicted by {by}; below 1 is better than the mean",
         ),
     ]
-    parts = attribute(fit.model, "members_") or [innermost(fit.model)]
+    parts = attribute(fit.model, "members_")
+    if not parts:
+        parts = [innermost(fit.model)]
     if all(hasattr(part, "dual_gap_") for part in parts):
         said.append(("distance from the optimum", *_certificate(parts)))
     if all(hasattr(part, "n_active_") for part in parts):
@@ -165,7 +279,7 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
     return said
 
 
-def _certificate(parts: Sequence[Any]) -> tuple[str, str]:
+def _certificate(parts: Sequence[_Network]) -> tuple[str, str]:
     gap = max(float(part.dual_gap_) for part in parts)
     iterations = max(int(part.n_iter_) for part in parts)
     if not any(part.history_ for part in parts):
@@ -178,7 +292,7 @@ def _certificate(parts: Sequence[Any]) -> tuple[str, str]:
     return f"≤ {number(gap)}", f"proven, relative{several}; {iterations} iterations, {state}"
 
 
-def _nodes(parts: Sequence[Any]) -> tuple[str, str]:
+def _nodes(parts: Sequence[_Network]) -> tuple[str, str]:
     kept = [int(part.n_active_) for part in parts]
     links = "; linked inputs included" if any(part.direct_link for part in parts) else ""
     if len(parts) > 1:
@@ -217,7 +331,7 @@ def settings(fit: Fit) -> list[tuple[str, str]]:
     return said
 
 
-def _given(estimator: Any) -> list[str]:
+def _given(estimator: BaseEstimator) -> list[str]:
     """Return the parameters that are not at their defaults."""
     defaults = type(estimator)().get_params(deep=False)
     return [
@@ -227,7 +341,7 @@ def _given(estimator: Any) -> list[str]:
     ]
 
 
-def _chosen(model: Any) -> list[str]:
+def _chosen(model: Predictor) -> list[str]:
     names = ("lam_", "C_", "l1_ratio_", "delta_")
     values = {name[:-1]: attribute(model, name) for name in names}
     said = [f"{name} = {number(value)}" for name, value in values.items() if value is not None]
@@ -245,7 +359,7 @@ def _chosen(model: Any) -> list[str]:
     return said
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     plain = value.item() if isinstance(value, np.generic) else value
     text = plain if isinstance(plain, str) else " ".join(repr(plain).split())
     return text if len(text) <= 80 else text[:77] + "..."
@@ -323,7 +437,7 @@ def suspicious_table(fit: Fit) -> Table:
     return Table("suspicious-rows", caption, header, rows)
 
 
-def worst_targets(errors: Array, count: int) -> npt.NDArray[np.intp]:
+def worst_targets(errors: Array, count: int) -> Indices:
     """Return the targets with the largest errors, worst first; NaN is least."""
     return np.argsort(-np.nan_to_num(errors, nan=-1.0), kind="stable")[:count]
 
@@ -339,18 +453,11 @@ def _relative_sizes(fit: Fit) -> Array:
 
 def version_table() -> Table:
     """Return the versions of what a fit depends on."""
-    packages = ("gorelm", "numpy", "scipy", "scikit-learn", "matplotlib")
+    packages = ("numpy", "scipy", "scikit-learn", "matplotlib")
     rows = [[Cell("Python"), Cell(".".join(map(str, sys.version_info[:3])))]]
-    rows += [[Cell(name), Cell(_version(name))] for name in packages]
+    rows += [[Cell("gorelm"), Cell(gorelm.__version__)]]  # also where it is not installed
+    rows += [[Cell(name), Cell(version(name))] for name in packages]
     return Table("versions", "Software that wrote this page.", ["package", "version"], rows)
-
-
-def _version(name: str) -> str:
-    if name == "gorelm":  # also where it runs without being installed
-        from gorelm._version import __version__
-
-        return __version__
-    return version(name)
 
 
 def _finite(value: float) -> float | None:
@@ -359,3 +466,130 @@ def _finite(value: float) -> float | None:
 
 def _mean(values: Array) -> float:
     return float(np.nanmean(values)) if np.isfinite(values).any() else np.nan
+
+
+# -- pictures --------------------------------------------------------------------------------
+
+
+class Picture(NamedTuple):
+    """An SVG, its heading and what to see in it."""
+
+    heading: str
+    svg: str
+    caption: str
+
+
+def _picture(
+    heading: str,
+    caption: str,
+    *,
+    name: str,
+    title: str,
+    size: tuple[float, float],
+    plot: Callable[[Figure], object],
+) -> Picture:
+    """Draw a figure of a size in inches; `title` is read out in its place."""
+    with style(extra="report"):
+        figure = new_figure(*size, layout="constrained")
+        plot(figure)
+        svg = figure_to_svg(figure, prefix=name, title=title, dpi=_DOTS_PER_INCH)
+    return Picture(heading, svg, caption)
+
+
+def _outliers(fit: Fit) -> Picture:
+    rows = fit.rows
+    display = OutlierDisplay(
+        rows.scores, rows.threshold, rows.flagged, unseen=rows.unseen, row_names=fit.row_names
+    )
+    caption = "Every training row. The largest scores carry the number or name of their row."
+    return _picture(
+        "Scores",
+        caption + _image_note(len(fit.observed)),
+        name="outliers",
+        title="Outlier score of every row",
+        size=(9.0, 3.8),
+        plot=lambda figure: display.plot(ax=figure.subplots()),
+    )
+
+
+def _predictions(fit: Fit) -> Picture:
+    count = len(fit.target_names)
+    _, errors = fit.relative_errors
+    worst = np.sort(worst_targets(errors, SHOWN_TARGETS))
+    display = PredictedObservedDisplay(
+        fit.observed,
+        fit.predicted,
+        flagged=fit.rows.flagged,
+        target_names=fit.target_names,
+        unseen=fit.unseen,
+    )
+    across = min(4, len(worst))
+    down = -(-len(worst) // across)
+
+    def plot(figure: Figure) -> None:
+        grid = figure.subplots(down, across, squeeze=False)
+        for spare in grid.flat[len(worst) :]:
+            spare.remove()
+        display.plot(ax=grid.flat[: len(worst)], targets=worst.tolist())
+
+    by = "models that did not see the row" if fit.unseen else "the model, which saw these rows"
+    caption = f"Predictions by {by}."
+    if count > len(worst):
+        caption += f" Shown are the {len(worst)} of {count:,} targets with the largest ratio above."
+    return _picture(
+        "Predicted and observed",
+        caption + _image_note(len(worst) * len(fit.observed)),
+        name="predictions",
+        title="Predicted against observed values of every target",
+        size=(0.6 + 2.6 * max(across, 1.7), 0.7 + 2.6 * down),
+        plot=plot,
+    )
+
+
+def _path(fit: Fit) -> Picture | None:
+    search = searching(fit.model)
+    if search is None:
+        return None
+    display = PathDisplay(search.cv_results_, int(search.best_index_), scoring=search.scoring)
+    count = display.n_panels
+    return _picture(
+        "How the penalty was chosen",
+        "Bands reach one standard error of the mean over the folds to each side.",
+        name="path",
+        title="Cross-validated error against the penalty",
+        size=(8.0, 0.8 + 2.3 * count),
+        plot=lambda figure: display.plot(ax=figure.subplots(count, 1, sharex=True)),
+    )
+
+
+def _convergence(fit: Fit) -> Picture | None:
+    display = ConvergenceDisplay.of(fit.model)
+    if not display.histories:
+        return None
+    return _picture(
+        "How the fit converged",
+        "The gap is proven: the objective is at most that share above its optimum.",
+        name="convergence",
+        title="Dual gap, residuals and penalties of the iterations",
+        size=(10.0, 3.4),
+        plot=lambda figure: display.plot(ax=figure.subplots(1, 3)),
+    )
+
+
+def _growth(fit: Fit) -> Picture | None:
+    growth = attribute(fit.model, "growth_")
+    if growth is None:
+        return None
+    return _picture(
+        "How the network grew",
+        "1 is the error of predicting every median.",
+        name="growth",
+        title="Error against the number of hidden nodes",
+        size=(7.0, 3.4),
+        plot=lambda figure: GrowthDisplay(growth).plot(ax=figure.subplots()),
+    )
+
+
+def _image_note(n_points: int) -> str:
+    many = n_points > MANY_POINTS
+    return " Points are drawn as an image, to keep this page small." if many else ""

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gorelm.diagnostics.report.tables import Cell, Table
-from gorelm.experiments.content import error_matrix
-from gorelm.experiments.grouping import Column, Runs, percent
+from gorelm.experiments.report.runs import Column, Runs, percent
+from gorelm.experiments.report.tables import error_matrix
 from gorelm.experiments.statistics import (
     cliques,
     friedman,
@@ -100,7 +100,7 @@ def p_text(p: float) -> str:
 
     Examples
     --------
-    >>> from gorelm.experiments.comparison import p_text
+    >>> from gorelm.experiments.report.comparison import p_text
     >>> p_text(0.00000922), p_text(0.95), p_text(1e-9), p_text(0.9953)
     ('p = 0.0000092', 'p = 0.95', 'p < 0.000001', 'p > 0.99')
     """

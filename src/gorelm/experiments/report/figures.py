@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gorelm.diagnostics.report.svg import figure_to_svg, new_figure, style
-from gorelm.experiments.grouping import Runs, percent
+from gorelm.diagnostics.report.html import figure_to_svg, new_figure, style
+from gorelm.experiments.report.runs import Runs, percent
 from gorelm.experiments.statistics import cliques
 
 __all__ = ["boxplots", "critical_difference"]

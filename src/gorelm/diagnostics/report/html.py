@@ -1,0 +1,128 @@
+"""What pages are made of: templates filled with content, and pictures as SVG in their colours."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from contextlib import AbstractContextManager
+from importlib import resources
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["figure_to_svg", "new_figure", "render", "style"]
+
+
+def style(*, extra: str) -> AbstractContextManager[None]:
+    """Return a context in which matplotlib draws for a page.
+
+    Parameters
+    ----------
+    extra : str
+        The extra that an ImportError names if matplotlib is not installed.
+
+    Returns
+    -------
+    context manager
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError(f"figures need matplotlib: pip install 'gorelm[{extra}]'") from error
+    return matplotlib.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "gorelm",
+            "text.parse_math": False,  # names are not formulas
+            "font.family": ["sans-serif"],
+            "font.size": 9.0,
+            "axes.facecolor": "none",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
+
+
+def new_figure(
+    width: float, height: float, *, layout: Literal["constrained"] | None = None
+) -> Figure:
+    """Return a matplotlib figure of so many inches, unknown to pyplot."""
+    from matplotlib.figure import Figure  # not pyplot: no backend, no global state
+
+    return Figure(figsize=(width, height), layout=layout)
+
+
+def figure_to_svg(figure: Figure, *, prefix: str, title: str, dpi: float = 100.0) -> str:
+    """Return a figure as SVG for a page: its own ids, black as the colour of text, no references.
+
+    Parameters
+    ----------
+    figure : matplotlib figure
+        Drawn within :func:`style`.
+    prefix : str
+        Of the names within the SVG, different for every picture of a page.
+    title : str
+        Read out in place of the picture.
+    dpi : float, default=100.0
+        Dots per inch of what is rasterised.
+
+    Returns
+    -------
+    str
+        An ``<svg>`` element.
+    """
+    out = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with warnings.catch_warnings():
+        # The reader's browser has the letters that matplotlib's own font lacks.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(out, format="svg", transparent=True, metadata=nothing, dpi=dpi)
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->|<style.*?</style>|<metadata>.*?</metadata>", "", text, flags=re.S)
+    # what is drawn black takes the colour of the page's text; so does text, which has no fill
+    text = re.sub(r"#000000", "currentColor", text)
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = re.sub(r'href="#', f'href="#{prefix}-', text)
+    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
+    label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}" fill="currentColor"', 1)
+
+
+def render(template: str, *, extra: str, **content: object) -> str:
+    """Fill a template.
+
+    Parameters
+    ----------
+    template : str
+        Its path within the library, such as ``"experiments/report/report.html"``.
+    extra : str
+        The extra that an ImportError names if jinja2 is not installed.
+    **content
+        Values of the template's names. All text is escaped; a missing name is an error.
+
+    Returns
+    -------
+    str
+    """
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ImportError as error:
+        raise ImportError(f"reports need jinja2: pip install 'gorelm[{extra}]'") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_source),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # our own SVG, in which names are escaped already
+    environment.filters["svg"] = Markup
+    return environment.get_template(template).render(**content)
+
+
+def _source(name: str) -> str:
+    return resources.files("gorelm").joinpath(*name.split("/")).read_text(encoding="utf-8")

@@ -1,0 +1,65 @@
+"""Model files of earlier versions are loaded and predict what they did."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sklearn
+
+import gorelm
+from gorelm.io.audit import SCHEMA
+from support.model_cases import ESTIMATORS, fitted
+from support.write_models import table
+
+KEPT = sorted(Path(__file__).with_name("data").glob("models-*.zip"))
+OF_SKLEARN = ("pipeline", "search")  # their files are as old as the version of scikit-learn
+
+
+def models(archive):
+    return [Path(name).stem for name in archive.namelist() if name.endswith(".gorelm")]
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_models_of_earlier_versions(path, tmp_path):
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(tmp_path)
+        names = models(archive)
+    assert {cls.__name__ for cls in ESTIMATORS} <= set(names)
+    predictions = np.load(tmp_path / "predictions.npz")
+    for name in names:
+        file = tmp_path / f"{name}.gorelm"
+        header = json.loads(file.read_bytes().split(b"\n", 2)[1])
+        if name in OF_SKLEARN and header["scikit-learn"] != sklearn.__version__:
+            continue
+        X, expected = predictions["X"], predictions[name]
+        model = gorelm.load(file)
+        predicted = model.predict(table(X) if name in (*OF_SKLEARN, "TableRegressor") else X)
+        # Other processors round sums and exponentials otherwise.
+        np.testing.assert_allclose(
+            predicted, expected, rtol=0, atol=1e-10 * np.ptp(expected), err_msg=name
+        )
+        if name == "OSELMRegressor":
+            assert model.partial_fit(X, expected).n_samples_seen_ == 2 * len(X)
+
+
+def gorelm_names(node):
+    if isinstance(node, dict):
+        if str(node.get("__module__")).startswith("gorelm"):
+            yield node["__module__"], node["__class__"]
+        node = list(node.values())
+    if isinstance(node, list):
+        for part in node:
+            yield from gorelm_names(part)
+
+
+@pytest.mark.parametrize("cls", ESTIMATORS)
+def test_files_do_not_say_where_modules_lie(cls, tmp_path):
+    content = gorelm.save(fitted(cls), tmp_path / "model").read_bytes()
+    payload = content.split(b"\n", 2)[2]
+    with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+        names = set(gorelm_names(json.loads(archive.read(SCHEMA))))
+    assert ("gorelm", cls.__name__) in names
+    assert {module for module, _ in names} == {"gorelm"}

@@ -1,4 +1,4 @@
-"""Whole paths on a device: what `gorelm.path` asks of a `System`, for tensors."""
+"""Regularisation paths on a device: the system of a path, for tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gorelm._solver.admm import ADAPTIVE, Record, Settings, Solution, State
 from gorelm._solver.prepared import solve_rows
@@ -14,8 +15,6 @@ from gorelm._solver.problem import Array, Problem, norms
 from gorelm.backends.torch.rows import TorchRows, bring_near
 
 __all__ = ["TorchSystem", "tensor_system"]
-
-Tensor = Any
 
 
 def tensor_system(H: Tensor, T: Any, like: Problem, omega: Array | None, tol: float) -> Any:
@@ -30,7 +29,7 @@ def tensor_system(H: Tensor, T: Any, like: Problem, omega: Array | None, tol: fl
     if there is not None and weights is not None:
         H, T = H * weights[:, None], T * there[:, None]
     T = bring_near(T, like, there, H)
-    # The kernels go through rows one after the other in memory.
+    # The kernels expect contiguous rows.
     return TorchSystem(H.contiguous(), T, weights)
 
 
@@ -50,6 +49,9 @@ class TorchSystem:
     def __init__(self, H: Tensor, T: Tensor, omega: Tensor | None) -> None:
         self.H, self.T, self._omega = H, T, omega
 
+    def _rows(self) -> TorchRows:
+        return TorchRows(self.H, self.T, self.H.shape[1], self._omega)
+
     def solve(
         self,
         problem: Problem,
@@ -60,7 +62,7 @@ class TorchSystem:
         keep_state: bool = False,
     ) -> Solution:
         """Minimise a batch of problems."""
-        rows: Any = TorchRows(self.H, self.T, self.H.shape[1], self._omega)
+        rows: Any = self._rows()
         with torch.cuda.device_of(self.H):
             return solve_rows(rows, problem, settings=settings, callback=callback, near=True)
 
@@ -81,6 +83,6 @@ class TorchSystem:
 
     def empty_objective(self, problem: Problem) -> float:
         """Return the loss of the model without weights (of the first problem)."""
-        rows: Any = TorchRows(self.H, self.T, self.H.shape[1], self._omega)
+        rows: Any = self._rows()
         nothing = np.zeros((self.H.shape[1], 1, self.T.shape[1]))
         return float(rows.loss(nothing, problem.select(np.arange(1)))[0, 0])

@@ -13,7 +13,8 @@ from gorelm._solver import mixed_precision as quick
 from gorelm._solver.linalg import EighFactor, gram, product
 from gorelm._solver.threads import PIECE, alone, one_blas_thread, own_threads, pieces, spread
 from gorelm.datasets import make_multitarget
-from gorelm.estimators import _search as candidates
+from gorelm.estimators._search import SearchTable
+from gorelm.estimators.robust import SCREEN_LAYERS, Comparison
 from gorelm.path import gorelm_path
 from gorelm.selection import Fold
 from support.oracles import steep_outputs
@@ -69,14 +70,15 @@ def test_threads_do_not_show_in_a_selection(monkeypatch, scoring):
 def test_threads_do_not_show_in_a_screening(monkeypatch):
     monkeypatch.setattr(quick, "WORTHWHILE", 100_000)
     data = make_multitarget(900, 6, 3, outlier_ratio=0.2, random_state=0)
-    rows = candidates.Rows(data.X, data.T, np.ones(900), 300, 0)
+    table = SearchTable(data.X, data.T, np.ones(900), np.ones(900, dtype=bool))
+    compared = Comparison(table, "l21", 300, 0)
+    trials = compared.whole_path(SCREEN_LAYERS[1:2])
     fold = Fold(np.arange(600), np.arange(600, 900))
-    layer, kept = candidates.SCREEN_LAYERS[1], np.ones(900, dtype=bool)
     found = []
     for threads in (1, 2):
         with threadpool_limits(threads, "blas"):
-            found.append(rows.out_of_fold(layer, slice(None), "l21", kept, fold))
-    np.testing.assert_allclose(*found, rtol=1e-10)
+            found += next(compared._predictions(trials, [fold], ""))
+    np.testing.assert_array_equal(*found)
 
 
 # -- BLAS --------------------------------------------------------------------------------------

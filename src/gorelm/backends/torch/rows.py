@@ -258,11 +258,6 @@ class TorchRows:
         chosen = torch.as_tensor(np.arange(self.U.shape[1])[which], device=self.T.device)
         return on_host(self._summed(self.U[:, chosen]))
 
-    def inner(self) -> tuple[Array, Array]:
-        """Return <U, T> and <U, U> of every problem."""
-        UT, UU = self.get([_sum(self.U * self.T[:, None]), _squares(self.U)])
-        return UT, UU
-
     def keep(self, which: Any) -> None:
         """Drop the state of the problems that have left the batch."""
         chosen = torch.as_tensor(np.flatnonzero(which), device=self.T.device)

@@ -148,7 +148,7 @@ def test_few_nodes_find_the_optima_of_all(monkeypatch, loss, grouped):
     options = {"loss": loss, "grouped": grouped, "sample_weight": weights, "n_lams": 17}
     few = gorelm_path(H, T, None, [0.5, 1.0], **options)
     assert parts
-    assert max(map(len, parts)) <= grid.FEW * 60
+    assert max(map(len, parts)) <= grid.WORKING_SET * 60
     monkeypatch.setattr(grid, "WORKING_SET", 0.0)
     parts.clear()
     every = gorelm_path(H, T, None, [0.5, 1.0], **options)

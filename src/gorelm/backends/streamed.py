@@ -192,14 +192,19 @@ class StreamedRows(BlockRows):
             HtT += h.T @ self.T[rows]
         return total.G, HtT
 
-    def _each(self, work: Callable[[slice, Array], Result], n_columns: int) -> Iterator[Result]:
+    def each_block(
+        self, work: Callable[[slice, Array], Result], n_columns: int
+    ) -> Iterator[Result]:
+        """Go through the rows once; see `BlockRows.each_block`."""
         for where, h in self.H:
             for part in cut(len(h), h.shape[1], n_columns):
                 yield work(_within(where, part), h[part])
 
-    def _totals(
+    def totals(
         self, work: Callable[[slice, Array], Sequence[Array]], n_columns: int
     ) -> list[Array]:
+        """Go through the rows once, blocks in threads, and add up what `work` makes of them."""
+
         def of_block(where: slice, h: Array) -> list[Array]:
             # Larger parts than in memory: threads wait for each other between operations.
             parts = cut(len(h), h.shape[1], n_columns, PART_WORK)

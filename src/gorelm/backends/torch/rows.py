@@ -210,8 +210,8 @@ class TorchRows:
             loss = 0.5 * problem.tau.double() * _squares(R)
             return _squares(R), loss, loss
         r: Tensor = problem.residual_norms(R)
-        axes = (0,) if problem._by_row else (0, 2)
-        limit: Tensor = problem._over_norms(cap.to(R.dtype), self._omega)
+        axes = (0,) if problem.by_row else (0, 2)
+        limit: Tensor = problem.over_norms(cap.to(R.dtype), self._omega)
         near = torch.minimum(r, limit.expand_as(r))
         losses = [self._huber(x, problem).sum(axes, dtype=torch.float64) for x in (r, near)]
         return (near * near).sum(axes, dtype=torch.float64), *losses
@@ -223,10 +223,10 @@ class TorchRows:
         return self._cap[1]
 
     def _huber(self, r: Tensor, problem: Problem) -> Tensor:
-        delta: Tensor = problem._over_norms(problem.delta, self._omega)
+        delta: Tensor = problem.over_norms(problem.delta, self._omega)
         q = torch.minimum(r, delta.expand_as(r))
         value = r - q + torch.where(delta > 0, 0.5 * q * (q / delta.clip(min=1e-30)), 0.0)
-        return problem._over_norms(problem.tau, self._omega) * value
+        return problem.over_norms(problem.tau, self._omega) * value
 
     def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
         """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
@@ -250,8 +250,8 @@ class TorchRows:
         chosen = torch.as_tensor(np.asarray(which), device=self.T.device)
         Y = on_device(rho, self.T).to(self.T.dtype)[:, None] * self.U[:, chosen]
         Y = Y - (self._residuals(A) + self.T[:, None])
-        r: Tensor = here.residual_norms(Y) / here._over_norms(here.tau, self._omega)
-        return on_host(r.amax(0 if here._by_row else (0, 2)).double()), on_host(_squares(Y))
+        r: Tensor = here.residual_norms(Y) / here.over_norms(here.tau, self._omega)
+        return on_host(r.amax(0 if here.by_row else (0, 2)).double()), on_host(_squares(Y))
 
     def HtU(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""

@@ -1,4 +1,4 @@
-"""What lives on the workers: partitions of the rows, and the object that holds some of them."""
+"""On the workers: partitions of the rows, the actor that holds some of them, and its messages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from gorelm._solver.problem import Problem
 from gorelm._solver.rows import BlockRows, MemoryRows, StepSums
 from gorelm._typing import Array
 from gorelm.backends.streamed import HiddenBlocks, StreamedRows
@@ -20,20 +21,22 @@ from gorelm.stream import RowBlocks
 __all__ = ["Command", "Failure", "PartialSums", "Partition", "PartitionActor", "Reply", "Request"]
 
 Merge = Callable[[Any, Any], Any]
+Node = tuple[int, int]  # level and position in the tree of sums
+Snapshot = dict[int, tuple[int, Array, Array]]  # version, E and U of partitions
 
 
 class Command(NamedTuple):
-    """What all partitions are to do, and how their answers become one."""
+    """A call of a method of every partition, and how the results are merged."""
 
     method: str
     args: tuple[Any, ...]
     merge: Merge
-    mutates: bool = False  # whether it changes what a partition holds
-    setup: bool = False  # whether a partition that is given E and U must have done it before
+    mutates: bool = False  # whether it changes a partition
+    setup: bool = False  # whether a partition restored from a checkpoint needs it as well
 
 
 class Request(NamedTuple):
-    """A command for some partitions, which must have gone through `version` changes before."""
+    """A command for some partitions, which must be at `version`."""
 
     partitions: list[int]
     version: int
@@ -41,14 +44,14 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Nodes of the tree of sums, and the seconds they took to make."""
+    """Nodes of the tree of sums, and the seconds that the work took."""
 
-    nodes: dict[tuple[int, int], Any]
+    nodes: dict[Node, Any]
     seconds: float
 
 
 class Failure(NamedTuple):
-    """An error in the work itself, as opposed to the loss of who does it."""
+    """An error of the computation itself, as opposed to the loss of a worker."""
 
     kind: str
     message: str
@@ -56,7 +59,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """Describe an error in words that travel."""
+        """Describe an error in strings, which can always be sent."""
         return cls(type(error).__name__, str(error), traceback.format_exc())
 
 
@@ -64,7 +67,7 @@ class Failure(NamedTuple):
 
 
 def add(one: Any, other: Any) -> Any:
-    """Add sums of two sets of partitions, whatever they are made of; lists are joined."""
+    """Add sums of two sets of partitions: numbers, arrays, or tuples of them; lists are joined."""
     if one is None:
         return None
     if isinstance(one, StepSums):
@@ -81,7 +84,7 @@ def largest(one: Array, other: Array) -> Array:
 
 
 def reach_and_sum(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Join what `Rows.corrected_dual` returns: how far multipliers reach, and a sum."""
+    """Merge results of `Rows.corrected_dual`: a maximum and a sum."""
     return np.maximum(one[0], other[0]), one[1] + other[1]
 
 
@@ -90,22 +93,22 @@ def _fields(sums: StepSums) -> Iterable[Array]:
 
 
 class PartialSums:
-    """Sums over partitions along one binary tree: the same bits whoever adds up which of them.
+    """Sums over partitions along one binary tree: the same bits for every placement of partitions.
 
     Parameters
     ----------
     n_partitions : int
         Number of leaves.
     merge : callable
-        Makes the value of a node out of those of its two children.
+        Computes the value of a node from those of its two children.
     """
 
     def __init__(self, n_partitions: int, merge: Merge) -> None:
         self._n_partitions, self._merge = n_partitions, merge
-        self.nodes: dict[tuple[int, int], Any] = {}
+        self.nodes: dict[Node, Any] = {}
 
-    def put(self, node: tuple[int, int], value: Any) -> None:
-        """Give a node (level, position) its value, and all above it that now can have one."""
+    def put(self, node: Node, value: object) -> None:
+        """Set the value of a node (level, position), and merge upwards as far as possible."""
         level, place = node
         while (width := -(-self._n_partitions // 2**level)) > 1:
             sibling = (level, place ^ 1)
@@ -128,12 +131,12 @@ class PartialSums:
 
 
 class Partition:
-    """Some rows: inputs, targets and weights as they came, and, once `prepare` is done, a `Rows`.
+    """Some rows: inputs, targets and weights as given and, after `prepare`, rows of the solver.
 
     Parameters
     ----------
     number : int
-        Its place in the order of partitions.
+        Its position in the order of partitions.
     X : array (n, d)
         Inputs.
     T : array (n, m)
@@ -149,8 +152,8 @@ class Partition:
         self.used: npt.NDArray[np.bool_] = (w > 0) & (~np.isnan(T)).any(axis=1)
         self.version = 0
 
-    def do(self, command: Command) -> Any:
-        """Carry out a command, which names a method of this class or of the rows."""
+    def do(self, command: Command) -> object:
+        """Call the method of a command, of this class or of the rows."""
         owner = self if hasattr(Partition, command.method) else self.rows
         answer = getattr(owner, command.method)(*command.args)
         self.version += command.mutates
@@ -224,7 +227,7 @@ class Partition:
         return [self.rows.complete]
 
     def step(
-        self, B: Array, problem: Any, rho: Array, relax: float, cap: Array, measure: bool
+        self, B: Array, problem: Problem, rho: Array, relax: float, cap: Array, measure: bool
     ) -> tuple[Array, StepSums | None]:
         """Do `Rows.step`."""
         return self.rows.step(B, problem, rho, relax, cap=cap, measure=measure)
@@ -238,14 +241,14 @@ class Partition:
         return [(row_scores(model._residuals(self.X, self.T), self.T), self.used)]
 
 
-def _first(bad: Any) -> int | None:
-    return int(np.argmax(bad)) if bad.any() else None
+def _first(bad: npt.ArrayLike) -> int | None:
+    return int(np.argmax(bad)) if np.any(bad) else None
 
 
 # -- all partitions of a worker ------------------------------------------------------------------
 
-# Ordinary tasks find the actor of their worker here: handed over as their argument it would be a
-# proxy, and everything that they bring it would be copied.
+# Tasks find the actor of their worker here: as an argument it would be a proxy, and all data passed
+# to it would be copied.
 _ACTORS: WeakValueDictionary[str, PartitionActor] = WeakValueDictionary()
 
 
@@ -259,7 +262,7 @@ class PartitionActor:
     n_partitions : int
         Number of partitions of the whole table.
     n_threads : int
-        How many partitions to work on at a time.
+        How many partitions to process at a time.
     memory_limit : float or None
         Bytes of memory that the worker may use; None if nothing is known.
     """
@@ -269,13 +272,13 @@ class PartitionActor:
     ) -> None:
         self._n_partitions, self._memory_limit = n_partitions, memory_limit
         self.partitions: dict[int, Partition] = {}
-        self._map: Callable[..., Iterator[Any]] = (
+        self._map: Callable[..., Iterator[object]] = (
             ThreadPoolExecutor(n_threads, thread_name_prefix="rows").map if n_threads > 1 else map
         )
         _ACTORS[name] = self
 
     def run(self, request: Request) -> Reply | Failure:
-        """Carry out a command on some partitions. Never raises: what raises is a lost worker."""
+        """Run a command on some partitions; errors are returned, not raised."""
         start = time.perf_counter()
         try:
             command = self._completed(request.command)
@@ -288,7 +291,7 @@ class PartitionActor:
         return Reply(sums.nodes, time.perf_counter() - start)
 
     def at(self, number: int, version: int) -> Partition:
-        """Return a partition, which must have gone through so many changes."""
+        """Return a partition, which must be at `version`."""
         part = self.partitions[number]
         if part.version != version:
             raise RuntimeError(
@@ -297,7 +300,7 @@ class PartitionActor:
         return part
 
     def _completed(self, command: Command) -> Command:
-        """Add to `prepare` what only the worker knows: whether H fits into its memory."""
+        """Add to the arguments of `prepare` whether H fits into the memory of this worker."""
         if command.method != "prepare":
             return command
         from gorelm.estimators._owners import in_bytes
@@ -323,11 +326,17 @@ def make_actor(name: str, n_partitions: int, n_threads: int) -> PartitionActor:
     return PartitionActor(name, n_partitions, n_threads, getattr(memory, "memory_limit", None))
 
 
-def load(name: str, number: int, dtype: Any, x: Any, t: Any, w: Any) -> None:
-    """Give a actor of this worker a partition (a task)."""
-    if hasattr(x, "toarray"):
-        x = x.toarray()
-    X, T = np.ascontiguousarray(x, dtype=dtype), np.asarray(t, dtype=np.float64)
+def load(
+    name: str,
+    number: int,
+    dtype: npt.DTypeLike,
+    x: npt.ArrayLike,
+    t: npt.ArrayLike,
+    w: npt.ArrayLike | None,
+) -> None:
+    """Give an actor of this worker a partition (a task)."""
+    dense = x.toarray() if hasattr(x, "toarray") else x
+    X, T = np.ascontiguousarray(dense, dtype=dtype), np.asarray(t, dtype=np.float64)
     weights = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64).ravel()
     if not len(X) == len(T) == len(weights):
         raise ValueError(
@@ -338,19 +347,19 @@ def load(name: str, number: int, dtype: Any, x: Any, t: Any, w: Any) -> None:
     _ACTORS[name].partitions[number] = Partition(number, X, T, weights)
 
 
-def snapshot(name: str, numbers: list[int], version: int) -> dict[int, tuple[int, Array, Array]]:
-    """Return version, E and U of partitions of a actor of this worker (a task)."""
+def snapshot(name: str, numbers: list[int], version: int) -> Snapshot:
+    """Return version, E and U of partitions of this worker (a task)."""
     parts = [_ACTORS[name].at(number, version) for number in numbers]
     return {part.number: (version, part.rows.E, part.rows.U) for part in parts}
 
 
-def copied(snapshot: dict[int, tuple[int, Array, Array]]) -> dict[int, tuple[int, Array, Array]]:
-    """Return a snapshot in memory of its own (a task)."""
+def copied(snapshot: Snapshot) -> Snapshot:
+    """Return a copy of a snapshot (a task)."""
     return {n: (version, E.copy(), U.copy()) for n, (version, E, U) in snapshot.items()}
 
 
-def restore(name: str, number: int, snapshot: dict[int, tuple[int, Array, Array]]) -> None:
-    """Give a partition of a actor of this worker the state that a snapshot has of it (a task)."""
+def restore(name: str, number: int, snapshot: Snapshot) -> None:
+    """Set version, E and U of a partition of this worker to those of a snapshot (a task)."""
     part = _ACTORS[name].partitions[number]
     version, E, U = snapshot[number]
     part.version, part.rows.E, part.rows.U = version, E.copy(), U.copy()

@@ -1,4 +1,4 @@
-"""Regularisation paths on a device: the system of a path, for tensors."""
+"""Regularisation paths on a device: H and T as tensors."""
 
 from __future__ import annotations
 
@@ -75,9 +75,10 @@ class TorchPrepared:
         keep_state: bool = False,
     ) -> Solution:
         """Minimise a batch of problems."""
-        rows: Any = self._rows()
         with torch.cuda.device_of(self.H):
-            return solve_rows(rows, problem, settings=settings, callback=callback, near=True)
+            return solve_rows(
+                self._rows(), problem, settings=settings, callback=callback, near=True
+            )
 
     def largest_pull(self, problem: Problem) -> float:
         """Return the largest row of H'Y for the pull Y of the targets on an empty model."""
@@ -96,6 +97,5 @@ class TorchPrepared:
 
     def empty_objective(self, problem: Problem) -> float:
         """Return the loss of the model without weights (of the first problem)."""
-        rows: Any = self._rows()
         nothing = np.zeros((self.H.shape[1], 1, self.T.shape[1]))
-        return float(rows.loss(nothing, problem.select(np.arange(1)))[0, 0])
+        return float(self._rows().loss(nothing, problem.select(np.arange(1)))[0, 0])

@@ -4,8 +4,8 @@
 
 The time starts when the inputs are on the card: hidden outputs, H'H, its factor, 200 iterations
 with their certificates, and the copy of the weights to the host. Medians of repeats, after one fit
-that compiles the kernels. Objectives are compared with that of a float64 fit on the card to a certified
-gap of 1e-6 and, up to N = 100,000, with that of a float64 fit on the CPU.
+that compiles the kernels. Objectives are compared with that of a float64 fit on the card to a
+certified gap of 1e-6 and, up to N = 100,000, with that of a float64 fit on the CPU.
 """
 
 import argparse

@@ -12,10 +12,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from gorelm._features.scaling import Summary
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import BlockRows, MemoryRows, StepSums
-from gorelm._typing import Array
-from gorelm.backends.streamed import HiddenBlocks, StreamedRows
+from gorelm._solver.targets import NormSummary, shorten
+from gorelm._typing import Array, Mask
+from gorelm.backends import BatchModel
+from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes
+from gorelm.estimators._prepare import Design, Targets, has_target, known_cells, row_scores
 from gorelm.stream import RowBlocks
 
 __all__ = ["Command", "Failure", "PartialSums", "Partition", "PartitionActor", "Reply", "Request"]
@@ -76,11 +80,6 @@ def add(one: Any, other: Any) -> Any:
         values = (add(a, b) for a, b in zip(one, other, strict=True))
         return type(one)(*values) if hasattr(one, "_fields") else tuple(values)
     return one + other
-
-
-def largest(one: Array, other: Array) -> Array:
-    """Return the larger of every two numbers."""
-    return np.maximum(one, other)
 
 
 def reach_and_sum(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -149,7 +148,7 @@ class Partition:
 
     def __init__(self, number: int, X: Array, T: Array, w: Array) -> None:
         self.number, self.X, self.T, self.w = number, X, T, w
-        self.used: npt.NDArray[np.bool_] = (w > 0) & (~np.isnan(T)).any(axis=1)
+        self.used = has_target(T, w)
         self.version = 0
 
     def do(self, command: Command) -> object:
@@ -166,9 +165,9 @@ class Partition:
                 "n_rows": len(self.X),
                 "n_used": int(self.used.sum()),
                 "shape": (self.X.shape[1], self.T.shape[1]),
-                "known": (~np.isnan(self.T[self.used])).sum(axis=0),
+                "known": known_cells(self.T[self.used]).sum(axis=0),
                 "bad_input": _first(~np.isfinite(self.X).all(axis=1)),
-                "missing": _first(np.isnan(self.T).any(axis=1)),
+                "missing": _first(~known_cells(self.T).all(axis=1)),
                 "infinite": _first(np.isinf(self.T).any(axis=1)),
                 "bad_weight": _first(~(np.isfinite(self.w) & (self.w >= 0))),
             }
@@ -180,47 +179,40 @@ class Partition:
         used = self.used[rows]
         return [(self.T[rows][used], self.w[rows][used])]
 
-    def ends(self) -> Array:
-        """Return the largest of -X and of X in every column, (2, d)."""
-        X = self.X[self.used]
-        columns = [signed.max(axis=0, initial=-np.inf) for signed in (-X, X)]
-        return np.stack(columns).astype(float)
+    def summary(self, make: Callable[[Array, Array], Summary]) -> Summary:
+        """Summarise the used rows; see `gorelm._features.scaling.fit_scaling`."""
+        return make(self.X[self.used], self.w[self.used])
 
-    def first_moments(self, unit: Array) -> tuple[float, Array]:
-        """Return the sums of weights and of weighted inputs, the latter in units of `unit`."""
-        w = self.w[self.used]
-        return float(w.sum()), w @ (self.X[self.used] / unit)
+    def target_sizes(self, model: BatchModel) -> tuple[list[tuple[Array, Array]], NormSummary]:
+        """Return norms of the scaled targets of used rows with their weights, and a summary."""
+        targets = self._targets(model)
+        summary = NormSummary.of(targets.T, model._problem(), targets.omega)
+        return [(targets.sizes(), targets.w)], summary
 
-    def second_moments(self, unit: Array, mean: Array) -> Array:
-        """Return the weighted sum of squared distances from the mean."""
-        return np.asarray(self.w[self.used] @ (self.X[self.used] / unit - mean) ** 2)
+    def _targets(self, model: BatchModel) -> Targets:
+        return Targets.scaled(model._target_scaling, self.T[self.used], self.w[self.used])
 
-    def prepare(self, model: Any, in_memory: bool, memory: float) -> None:
-        """Scale the rows and make H, or what makes it in blocks anew in every pass."""
-        X, T, w = self.X, self.T[self.used], self.w[self.used]
+    def prepare(self, model: BatchModel, limit: float, in_memory: bool, memory: float) -> None:
+        """Scale the rows, shorten targets beyond `limit`, and make H or what makes its blocks."""
+        targets, X = self._targets(model), self.X
+        omega, observed = targets.omega, targets.observed
+        T = shorten(targets.T, model._problem(), omega, limit, X.dtype)
+        scaling, layer = model._input_scaling, model.hidden_
         if in_memory:
-            design = model._scaled(X if self.used.all() else X[self.used], T, w)
-            H = design.hidden(model.hidden_)
-            parts = (design.T, design.omega, design.observed)
-            self.rows = MemoryRows(H, *parts, HtT=np.empty((0, 0)))  # H'T comes with H'H
+            design = Design.of(scaling, X if self.used.all() else X[self.used], targets)
+            # H'T comes with H'H.
+            self.rows = MemoryRows(design.hidden(layer), T, omega, observed, HtT=np.empty((0, 0)))
         else:
-            parts = model._scaled_targets(T, w)
             blocks = HiddenBlocks(
                 RowBlocks.from_array(X),
                 self.used,
-                model._input_scaling,
-                model.hidden_,
-                parts[1],
+                scaling,
+                layer,
+                omega,
                 memory=memory,
                 dtype=X.dtype,
             )
-            self.rows = StreamedRows(blocks, *parts)
-
-    def target_sizes(self, model: Any) -> list[tuple[Array, Array]]:
-        """Return the norms of the scaled targets of used rows, and their weights."""
-        w = self.w[self.used]
-        T, _, _ = model._scaled_targets(self.T[self.used], np.ones_like(w))
-        return [(np.sqrt(np.einsum("nm,nm->n", T, T)), w)]
+            self.rows = StreamedRows(blocks, T, omega, observed)
 
     def complete(self) -> list[bool]:
         """Return whether every target of the used rows is known."""
@@ -232,10 +224,8 @@ class Partition:
         """Do `Rows.step`."""
         return self.rows.step(B, problem, rho, relax, cap=cap, measure=measure)
 
-    def scores(self, model: Any) -> list[tuple[Array, npt.NDArray[np.bool_]]]:
+    def scores(self, model: BatchModel) -> list[tuple[Array, Mask]]:
         """Return the outlier scores of all rows, and which rows were used."""
-        from gorelm.estimators._prepare import row_scores
-
         if not len(self.X):
             return [(np.empty(0), self.used)]
         return [(row_scores(model._residuals(self.X, self.T), self.T), self.used)]
@@ -303,9 +293,7 @@ class PartitionActor:
         """Add to the arguments of `prepare` whether H fits into the memory of this worker."""
         if command.method != "prepare":
             return command
-        from gorelm.estimators._owners import in_bytes
-
-        (model,) = command.args
+        model, limit = command.args
         budget = in_bytes(model.memory_budget)
         if model.memory_budget is None and self._memory_limit:
             budget = 0.5 * self._memory_limit
@@ -313,9 +301,9 @@ class PartitionActor:
         n_hidden = model.hidden_.n_outputs
         needed = sum(len(p.X) * n_hidden * p.X.dtype.itemsize for p in parts)
         if needed <= budget:
-            return command._replace(args=(model, True, budget))
+            return command._replace(args=(model, limit, True, budget))
         loop = sum(44 * p.T.size + p.X.nbytes for p in parts)
-        return command._replace(args=(model, False, max(budget - loop, 0.0) / len(parts)))
+        return command._replace(args=(model, limit, False, max(budget - loop, 0.0) / len(parts)))
 
 
 def make_actor(name: str, n_partitions: int, n_threads: int) -> PartitionActor:

@@ -138,10 +138,6 @@ class DaskRows:
         """Return the geometric mean of the residual norms of B = 0."""
         return self.norm_summary(problem).typical
 
-    def bring_within(self, problem: Problem, limit: float) -> None:
-        """Shorten targets beyond `limit`, in units of the rows' omega."""
-        self._coordinator.call("bring_within", problem, limit, mutates=True, setup=True)
-
 
 if TYPE_CHECKING:
     _implements: type[Rows] = DaskRows

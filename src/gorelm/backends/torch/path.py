@@ -12,8 +12,9 @@ from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.prepared import PathProblem, solve_rows
 from gorelm._solver.problem import Problem, norms
 from gorelm._solver.state import Solution, WarmStart
+from gorelm._solver.targets import bring_near
 from gorelm._typing import Array, Callback
-from gorelm.backends.torch.rows import TorchRows, bring_near
+from gorelm.backends.torch.rows import TorchRows
 
 __all__ = ["TorchPrepared", "tensor_problem"]
 
@@ -31,7 +32,8 @@ def tensor_problem(
     weights = None if there is None else there.to(H.dtype)
     if there is not None and weights is not None:
         H, T = H * weights[:, None], T * there[:, None]
-    T = bring_near(T, like, there, H)
+    near = bring_near(T, like, there, f"f{H.element_size()}")
+    T = torch.as_tensor(near, dtype=H.dtype).contiguous()
     # The kernels expect contiguous rows.
     return TorchPrepared(H.contiguous(), T, weights)
 
@@ -76,9 +78,7 @@ class TorchPrepared:
     ) -> Solution:
         """Minimise a batch of problems."""
         with torch.cuda.device_of(self.H):
-            return solve_rows(
-                self._rows(), problem, settings=settings, callback=callback, near=True
-            )
+            return solve_rows(self._rows(), problem, settings=settings, callback=callback)
 
     def largest_pull(self, problem: Problem) -> float:
         """Return the largest row of H'Y for the pull Y of the targets on an empty model."""

@@ -20,7 +20,7 @@ from gorelm._solver.linalg import Factor
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import DeviceRows, Step, StepSums, Which
 from gorelm._solver.state import Iterate
-from gorelm._solver.targets import EXPONENTS, ROUNDS, NormSummary, farthest
+from gorelm._solver.targets import NormSummary, within
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.torch.linalg import InverseFactor, SpectralFactor, on_device, on_host
 
@@ -29,7 +29,7 @@ try:
 except ImportError:  # Triton comes with PyTorch's CUDA builds only
     kernels = None  # type: ignore[assignment]
 
-__all__ = ["DeviceLayer", "TorchRows", "bring_near", "held", "hidden_outputs"]
+__all__ = ["DeviceLayer", "TorchRows", "held", "hidden_outputs"]
 
 # Rows per block of float64 copies for H'H, and of an H that does not fit on the device.
 BLOCK_ROWS = 65536
@@ -130,8 +130,8 @@ class TorchRows:
         n_rows, n_hidden, m = self.shape
         self.E = self.T.new_zeros((n_rows, problem.n_problems, m))
         self.U = torch.zeros_like(self.E)
-        near = _within(self.T, problem, self._omega, cap)
-        if near is None:
+        near = within(self.T, problem, self._omega, cap)
+        if near is self.T:
             return np.zeros((n_hidden, problem.n_problems, m))
         self.E += (near - self.T)[:, None]
         return on_host(self._summed(self.E))
@@ -271,28 +271,9 @@ class TorchRows:
         """Return the squared norm of T."""
         return float((self.T.double() ** 2).sum())
 
-    def norm_summary(self, problem: Problem) -> NormSummary:
-        """Return what `typical_residual` needs to know of these rows; see `NormSummary.of`."""
-        norms: Tensor = problem.residual_norms(self.T)
-        r = norms.double()
-        omega = torch.ones_like(r) if self._omega is None else _column(self._omega, r).expand_as(r)
-        known = r > 0
-        sizes, weights = r[known] / omega[known], omega[known].double() ** 2
-        exponents = torch.frexp(sizes)[1].long() + EXPONENTS // 2
-        sums = (
-            torch.bincount(exponents, values, EXPONENTS)
-            for values in (weights, weights * sizes.log())
-        )
-        return NormSummary(*self.get(list(sums)))
-
     def typical_residual(self, problem: Problem) -> float:
         """Return the geometric mean of the residual norms of B = 0."""
-        return self.norm_summary(problem).typical
-
-    def bring_within(self, problem: Problem, limit: float) -> None:
-        """Shorten targets beyond `limit`, in units of the rows' omega."""
-        near = _within(self.T, problem, self._omega, limit)
-        self.T = self.T if near is None else near
+        return NormSummary.of(self.T, problem, self._omega).typical
 
     # -- products with H -------------------------------------------------------------------------
 
@@ -325,14 +306,6 @@ class TorchRows:
         weights = self._flat(on_device(X, self.T))
         parts = [self._times(h, weights, X.shape) - self.T[rows, None] for rows, h in self._pass()]
         return torch.cat(parts)
-
-
-def bring_near(T: Tensor, problem: Problem, omega: Tensor | None, like: Tensor) -> Tensor:
-    """Shorten targets that are too large for the precision of `like`, and convert T to it."""
-    rows, far = TorchRows(T[:, :0], T, 0, omega), farthest(f"f{like.element_size()}")
-    for _ in range(ROUNDS if problem.loss != "squared" else 0):
-        rows.bring_within(problem, far * rows.typical_residual(problem))
-    return rows.T.to(like.dtype).contiguous()
 
 
 class _Captured:
@@ -451,21 +424,6 @@ def _sum(A: Tensor) -> Tensor:
 
 def _squares(A: Tensor) -> Tensor:
     return _sum(A * A)
-
-
-def _within(T: Tensor, problem: Problem, omega: Tensor | None, limit: float) -> Tensor | None:
-    """Shorten the targets whose norm exceeds `limit`; None if none does."""
-    r: Tensor = problem.residual_norms(T)
-    limits = torch.full_like(r, limit)
-    if omega is not None:
-        limits *= _column(omega, r)
-    if not bool((r > limits).any()):
-        return None
-    return T * _column(limits / torch.maximum(r, limits), T)
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
 
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ Every warning is an error here, NumPy's about overflow, division and invalid val
 (Estimators that search have their own wrong input in test_selection.py and test_robust.py.)
 """
 
+import sys
 import warnings
 
 import numpy as np
@@ -111,6 +112,20 @@ def test_every_parameter_has_bad_values_here(cls):
 def test_bad_parameter(cls, name, value):
     X, T = make_data()
     refuses(make(cls, **{name: value}), X, T, match=name)
+
+
+def test_devices_without_pytorch(monkeypatch):
+    """What cannot be a device is a bad parameter everywhere; another one names the extra."""
+    for name in [name for name in sys.modules if name.startswith("gorelm.backends.torch.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("gorelm.backends.torch.fit", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    X, T = make_data()
+    for name in ("no such device", "cuda:one", "", "CUDA", "cuda:"):
+        refuses(make(gorelm.GORELMRegressor, device=name), X, T, match="device=")
+    for name in ("cpu", "cuda", "cuda:1", "mps"):
+        with pytest.raises(ImportError, match=r"gorelm\[torch\]"):
+            make(gorelm.GORELMRegressor, device=name).fit(X, T)
 
 
 @sized

@@ -313,10 +313,6 @@ class BlockRows:
         """Return the geometric mean of the residual norms of B = 0."""
         return self.norm_summary(problem).typical
 
-    def bring_within(self, problem: Problem, limit: float) -> None:
-        """Shorten targets beyond `limit`, in units of the rows' omega; `factor` sums H'T anew."""
-        self.T = within(self.T, problem, self._omega, limit)
-
     def TT(self) -> float:
         """Return the squared norm of T."""
         return float(np.einsum("nm,nm->", self.T, self.T, dtype=float))

@@ -504,9 +504,9 @@ def test_one_row_pass_is_its_definition(name, relax):
         assert not rows.U[~known].any()
         np.testing.assert_allclose(HtD[:, 0], Hs.T @ (E - U)[:, 0], atol=1e-11)
         np.testing.assert_allclose(rows.HtU(np.array([0]))[:, 0], Hs.T @ U[:, 0], atol=1e-11)
-        for part, D in zip(rows.products(2), (E - U, U), strict=True):
+        for part, D in zip(rows.new_products(2), (E - U, U), strict=True):
             np.testing.assert_allclose(part[:, 0], Hs[:, 2:].T @ D[:, 0], atol=1e-11)
-        sums = {
+        expected = {
             "primal": (R - E) ** 2,
             "size": R**2,
             "hidden": (Hs @ B[:, 0]) ** 2,
@@ -515,7 +515,7 @@ def test_one_row_pass_is_its_definition(name, relax):
             "UU": U**2,
             "UT": U[:, 0] * Ts,
         }
-        for key, terms in sums.items():
+        for key, terms in expected.items():
             np.testing.assert_allclose(getattr(sums, key), [terms.sum()], rtol=1e-10, err_msg=key)
         p = PROBLEMS[name]
         tau, delta = float(p.tau[0]), float(p.delta[0])

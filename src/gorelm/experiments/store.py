@@ -7,11 +7,14 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gorelm.experiments.protocol import Run
 
-__all__ = ["COLUMNS", "KEY", "Busy", "Store"]
+__all__ = ["COLUMNS", "KEY", "Busy", "Record", "Store"]
+
+# What SQLite keeps of a run, by the name of the column.
+Record: TypeAlias = dict[str, str | int | float | None]
 
 KEY = ("dataset", "ratio", "method", "repeat")
 COLUMNS = (
@@ -78,7 +81,7 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def put(self, record: dict[str, Any]) -> None:
+    def put(self, record: Record) -> None:
         """Write a record down for good; one of the same run that failed is replaced."""
         values = [record.get(name) for name in COLUMNS]
         marks = ", ".join("?" * len(COLUMNS))
@@ -90,18 +93,21 @@ class Store:
             )
             self._db.execute(f"INSERT INTO runs ({', '.join(COLUMNS)}) VALUES ({marks})", values)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[Record]:
         """Return all records, in the order of their keys."""
         rows = self._db.execute(f"SELECT {', '.join(COLUMNS)} FROM runs ORDER BY {', '.join(KEY)}")
         return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
     def finished(self, *, failed: bool) -> set[Run]:
         """Return the runs that need not be done (again); `failed`: those that failed too."""
-        where = "" if failed else " WHERE status='done'"
-        rows = self._db.execute(f"SELECT {', '.join(KEY)} FROM runs{where}")
-        return {Run(*row) for row in rows}
+        return {run for run, (status, _) in self.outcomes().items() if failed or status == "done"}
 
-    def note(self, name: str, value: Any) -> None:
+    def outcomes(self) -> dict[Run, tuple[str, str]]:
+        """Return status and reason of every run that there is a record of."""
+        rows = self._db.execute(f"SELECT status, reason, {', '.join(KEY)} FROM runs")
+        return {Run(*key): (status, reason) for status, reason, *key in rows}
+
+    def note(self, name: str, value: object) -> None:
         """Keep something by its name, as JSON."""
         with self._db:
             self._db.execute("REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))

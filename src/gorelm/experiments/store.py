@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gorelm.experiments.protocol import Run
+from gorelm.experiments.protocol import Run, RunRecord
 
 __all__ = ["COLUMNS", "KEY", "Busy", "Store"]
 
@@ -78,7 +78,7 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def put(self, record: dict[str, Any]) -> None:
+    def put(self, record: RunRecord) -> None:
         """Write a record down for good; one of the same run that failed is replaced."""
         values = [record.get(name) for name in COLUMNS]
         marks = ", ".join("?" * len(COLUMNS))
@@ -101,7 +101,7 @@ class Store:
         rows = self._db.execute(f"SELECT {', '.join(KEY)} FROM runs{where}")
         return {Run(*row) for row in rows}
 
-    def note(self, name: str, value: Any) -> None:
+    def note(self, name: str, value: object) -> None:
         """Keep something by its name, as JSON."""
         with self._db:
             self._db.execute("REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))

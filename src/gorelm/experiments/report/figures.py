@@ -1,7 +1,9 @@
-"""Pictures of a report, as SVG to be placed inside a page."""
+"""Pictures of a report, as SVG elements of its page."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,6 +11,9 @@ from numpy.typing import ArrayLike
 from gorelm.diagnostics.report.html import figure_to_svg, new_figure, style
 from gorelm.experiments.report.runs import Runs, percent
 from gorelm.experiments.statistics import cliques
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["boxplots", "critical_difference"]
 
@@ -143,7 +148,7 @@ def critical_difference(
         return figure_to_svg(figure, prefix=prefix, title=title)
 
 
-def _boxes(axes: Any, runs: Runs, ratio: float, dataset: str) -> None:
+def _boxes(axes: Axes, runs: Runs, ratio: float, dataset: str) -> None:
     for i, column in enumerate(runs.columns):
         values = runs.values(dataset, ratio, column, "arrmse_test")
         if values:

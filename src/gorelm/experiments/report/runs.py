@@ -1,12 +1,12 @@
 """Records of runs, grouped by data set, share of outliers and method."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from gorelm.experiments.protocol import RunRecord, Value
 from gorelm.experiments.published import (
     PUBLISHED_METHODS,
     PublishedResult,
@@ -14,9 +14,7 @@ from gorelm.experiments.published import (
     published_results,
 )
 
-__all__ = ["Column", "Record", "Runs", "finite", "percent"]
-
-Record = Mapping[str, Any]
+__all__ = ["Column", "Runs", "finite", "percent"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Runs:
         The paper's methods first, in its order, then the others by name.
     """
 
-    records: Sequence[Record]
+    records: Sequence[RunRecord]
     datasets: list[str] = field(init=False)
     ratios: list[float] = field(init=False)
     columns: list[Column] = field(init=False)
@@ -61,7 +59,7 @@ class Runs:
             Column(method, config, f"{method} ({config})" if several and config else method)
             for method, config in sorted(pairs, key=_paper_order)
         ]
-        self._groups: dict[tuple[str, float, str, str], list[Record]] = {}
+        self._groups: dict[tuple[str, float, str, str], list[RunRecord]] = {}
         for record in self.records:
             key = (
                 str(record["dataset"]),
@@ -75,7 +73,7 @@ class Runs:
         }
         self._parameters = published_parameters()
 
-    def of(self, dataset: str, ratio: float, column: Column) -> list[Record]:
+    def of(self, dataset: str, ratio: float, column: Column) -> list[RunRecord]:
         """Every run of a cell, failed ones included."""
         return self._groups.get((dataset, ratio, column.method, column.config), [])
 
@@ -108,7 +106,7 @@ class Runs:
         ]
         return columns, self.complete(ratio, columns) if columns else []
 
-    def failures(self) -> list[tuple[Record, str]]:
+    def failures(self) -> list[tuple[RunRecord, str]]:
         """List the runs without a test error, each with its reason."""
         found = []
         for record in self.records:
@@ -144,7 +142,7 @@ class Runs:
         )
 
 
-def finite(values: Iterable[Any]) -> list[float]:
+def finite(values: Iterable[Value]) -> list[float]:
     """Leave out what is missing or not finite."""
     return [float(v) for v in values if v is not None and math.isfinite(float(v))]
 
@@ -154,9 +152,9 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:.6g} %"
 
 
-def _ratio(record: Record) -> float:
+def _ratio(record: RunRecord) -> float:
     # 0.1 + 0.2 is the share 0.3
-    return round(float(record["ratio"]), 6)
+    return round(float(record["ratio"] or 0.0), 6)
 
 
 def _paper_order(pair: tuple[str, str]) -> tuple[int, str, str]:

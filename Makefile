@@ -1,15 +1,23 @@
 # Two commands are enough on a machine with Python, pip and make:
-#   make demo   trains on corrupted data, prints the comparison, writes out/demo.png
-#   make test   runs every test
-# and a third builds the documentation:
-#   make docs   writes docs/_build/html/index.html
+#   make demo       trains on corrupted data, prints the comparison, writes out/demo.png
+#   make test       runs the tests, but for those marked `slow`
+# The others:
+#   make test-slow  the tests marked `slow`: exhaustive cross-products and sweeps
+#   make test-all   every test, with more examples per property (what .ci/run does)
+#   make docs       writes docs/_build/html/index.html
+#   make lint types checks style, and the types of src
+#   make dist       writes dist/*.whl and dist/*.tar.gz
+# Tests that need PyTorch, Chromium or the Mulan data sets (GORELM_DATA) are skipped where those are
+# missing, and say so. ARGS is passed on to pytest: make test ARGS="tests/solver -x".
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # pytest-xdist workers; each is held to one BLAS thread, as two processes sharing threads stall each other.
 WORKERS ?= 2
+ARGS ?=
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: demo test docs lint types bench clean
+.PHONY: demo test test-slow test-all docs lint types dist bench clean
 
 $(VENV)/.plot: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,7 +38,13 @@ demo: $(VENV)/.plot
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n $(WORKERS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-slow: $(VENV)/.dev
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m slow $(ARGS)
+
+test-all: $(VENV)/.dev
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(ARGS)
 
 # A warning is an error: of Sphinx, of a formula that cannot be shown, of a link that leads nowhere.
 docs: $(VENV)/.docs
@@ -44,9 +58,12 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
+dist: $(VENV)/.dev
+	$(BIN)/python -m build
+
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/solver.py
 
 clean:
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf docs/_build docs/gallery docs/generated

@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 
 from gorelm._solver.linalg import CholeskyFactor, gram
 from gorelm._solver.problem import Problem
-from gorelm._solver.rows import Rows
+from gorelm._solver.rows import MemoryRows
 
 SIZES = [(n, L, m) for n in (10_000, 40_000) for L in (250, 1000) for m in (2, 8, 16)]
 WORKER_GB, CARD_GB, CARD_TB_PER_S = 48, 110, 3.2
@@ -41,7 +41,7 @@ def measure(repeats):
     table = []
     for n_rows, n_hidden, m in SIZES:
         H = rng.random((n_rows, n_hidden), dtype=np.float32)
-        rows = Rows(H, rng.standard_normal((n_rows, m)).astype(np.float32))
+        rows = MemoryRows(H, rng.standard_normal((n_rows, m)).astype(np.float32))
         rows.start(problem)
         B = rng.standard_normal((n_hidden, 1, m)) / n_hidden
         factor = CholeskyFactor(gram(H))

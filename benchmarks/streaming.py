@@ -44,11 +44,11 @@ def make(folder, n_rows, m):
 def child(folder, n_rows, n_hidden, budget):
     """Fit the first rows and print what it took."""
     from gorelm import GORELMRegressor
-    from gorelm._solver.rows import Rows
+    from gorelm._solver.rows import BlockRows
     from gorelm.stream import RowBlocks
 
     spent, passes = [], []
-    plain_step, plain_iter = Rows.step, RowBlocks.__iter__
+    plain_step, plain_iter = BlockRows.step, RowBlocks.__iter__
 
     def timed_step(self, *args, **kwargs):
         start = time.perf_counter()
@@ -60,7 +60,7 @@ def child(folder, n_rows, n_hidden, budget):
         passes.append(1)
         return plain_iter(self)
 
-    Rows.step, RowBlocks.__iter__ = timed_step, counted
+    BlockRows.step, RowBlocks.__iter__ = timed_step, counted
     X = np.load(folder / "X.npy", mmap_mode="r")[:n_rows]
     T = np.load(folder / "T.npy", mmap_mode="r")[:n_rows]
     model = GORELMRegressor(lam=1.0, n_hidden=n_hidden, memory_budget=budget, random_state=0)

@@ -12,8 +12,8 @@ from sklearn.linear_model import ElasticNet, MultiTaskElasticNet, Ridge
 
 from gorelm._solver import certificate, rows
 from gorelm._solver import prepared as system
-from gorelm._solver.admm import Settings, State
-from gorelm._solver.prepared import System, solve
+from gorelm._solver.admm import Settings, WarmStart
+from gorelm._solver.prepared import Prepared, solve
 from gorelm._solver.problem import LOSSES, Problem
 from gorelm.path import default_lams, gorelm_path
 from support.oracles import Case, by_interior_point, draw, objective, scaled
@@ -307,7 +307,7 @@ def test_first_lam_is_its_definition(loss, grouped, delta, ratios):
 def test_default_grid_has_the_length_and_end_asked_for(n_lams, eps):
     H, T, _, _ = draw(13, *TALL)
     like = Problem("l21", [1.0, 1.0], 1.0, 1.0)
-    lams = default_lams(System(H, T, like), like, np.array([0.5]), n_lams, eps)
+    lams = default_lams(Prepared(H, T, like), like, np.array([0.5]), n_lams, eps)
     assert lams.shape == (n_lams,)
     assert (np.diff(lams) < 0).all()
     if n_lams > 1:
@@ -418,7 +418,7 @@ def test_blocks_of_rows_do_not_matter(monkeypatch):
     H, T, weights, _ = draw(20, 100, 10, 2, weighted=True)
     options = {"delta": 0.4, "weights": weights, "n_lams": 10, "eps": 1e-2}
     one = run(H, T, None, [0.0, 0.5, 1.0], **options)
-    monkeypatch.setattr(rows.Rows, "_blocks", thirds)
+    monkeypatch.setattr(rows.MemoryRows, "_blocks", thirds)
     other = run(H, T, None, [0.0, 0.5, 1.0], **options)
     np.testing.assert_array_equal(one.n_iter, other.n_iter)
     np.testing.assert_allclose(one.objective, other.objective, rtol=1e-9)
@@ -704,7 +704,7 @@ def test_reach_is_measured_in_radii_of_the_dual_ball(loss, weighted):
 def state(seed, count):
     rng = np.random.default_rng(seed)
     coef, dual = rng.standard_normal((4, count, 2)), rng.standard_normal((7, count, 2))
-    return State(coef, dual, *rng.uniform(0.5, 2.0, (2, count)))
+    return WarmStart(coef, dual, *rng.uniform(0.5, 2.0, (2, count)))
 
 
 def assert_same_state(one, other):
@@ -715,7 +715,7 @@ def assert_same_state(one, other):
 def test_mix_goes_from_one_state_to_the_other():
     one, other = state(0, 4), state(1, 4)
     share = np.array([0.0, 1.0, 0.5, 0.2])
-    mixed = State.mix(one, other, share, share**2)
+    mixed = WarmStart.mix(one, other, share, share**2)
     for p in range(4):
         for name, s in (("coef", share[p]), ("dual", share[p] ** 2)):
             a, b = getattr(one, name)[:, p], getattr(other, name)[:, p]
@@ -726,19 +726,19 @@ def test_mix_goes_from_one_state_to_the_other():
 
 def test_mix_without_a_weight_split_has_no_sigma():
     one, other = (replace(state(seed, 2), sigma=np.full(2, np.nan)) for seed in (2, 3))
-    assert np.isnan(State.mix(one, other, np.ones(2), np.ones(2)).sigma).all()
+    assert np.isnan(WarmStart.mix(one, other, np.ones(2), np.ones(2)).sigma).all()
 
 
 def test_join_and_take_undo_each_other():
     parts = [state(4, 2), state(5, 1), state(6, 3)]
-    joined = State.join(parts)
+    joined = WarmStart.join(parts)
     assert joined.coef.shape == (4, 6, 2)
     assert joined.dual.shape == (7, 6, 2)
     for part, which in zip(parts, ([0, 1], [2], [3, 4, 5]), strict=True):
         assert_same_state(joined.take(np.array(which)), part)
         assert_same_state(joined.take(np.isin(np.arange(6), which)), part)
     alone = [joined.take(np.array([p])) for p in range(6)]
-    assert_same_state(State.join(alone), joined)
+    assert_same_state(WarmStart.join(alone), joined)
     alone[0].coef[:] = 0.0  # a copy
     assert joined.coef[:, 0].all()
 
@@ -763,11 +763,11 @@ problems = pytest.mark.parametrize("name", PROBLEMS)
 
 
 def ended(shape, name, weighted, tol=1e-4):
-    """System, problem, settings, and a converged solution with its state."""
+    """Prepared, problem, settings, and a converged solution with its state."""
     H, T, weights, _ = draw(32, *shape, 2, weighted=weighted)
     H, T, omega, _ = scaled(Case(H, T, weights=weights))
     problem, options = PROBLEMS[name], Settings(tol=tol, max_iter=50_000)
-    system = System(H, T, problem, omega, tol=tol)
+    system = Prepared(H, T, problem, omega, tol=tol)
     end = system.solve(problem, options, keep_state=True)
     assert end.status == ["converged"] * problem.n_problems
     return system, problem, options, end
@@ -817,7 +817,7 @@ def test_an_optimum_is_a_place_to_stay(shape, name):
 def test_any_start_leads_to_the_optimum(shape, name):
     H, T, _, _ = draw(33, *shape, 2)
     problem, options = PROBLEMS[name], Settings(tol=1e-4, max_iter=50_000)
-    system = System(H, T, problem, tol=1e-4)
+    system = Prepared(H, T, problem, tol=1e-4)
     cold = system.solve(problem, options)
     far = Problem(problem.loss, problem.tau, 5 * problem.l1, 5 * problem.l2, problem.delta)
     start = system.solve(replace(far, grouped=problem.grouped), Settings(), keep_state=True).end
@@ -862,7 +862,7 @@ def test_bounds_without_ridge_hold(seed, shape, m, loss, grouped, weighted, delt
     best = by_interior_point(case)[1]
     Hs, Ts, omega, _ = scaled(case)
     problem = Problem(loss, 1.5, lam, 0.0, delta, grouped)
-    system = System(Hs, Ts, problem, omega)
+    system = Prepared(Hs, Ts, problem, omega)
     for steps in (3, 40, 200):
         options = Settings(stop="never", max_iter=steps)
         found = system.solve(problem, options, keep_state=True)

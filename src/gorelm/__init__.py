@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gorelm._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from gorelm.estimators import (
         ELMRegressor,
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from gorelm.intervals import ConformalRegressor
     from gorelm.io import load as load
     from gorelm.io import save as save
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "ConformalRegressor",

@@ -27,8 +27,8 @@ from gorelm._compat import (
     safe_indexing,
     validate_params,
 )
-from gorelm._solver.problem import Array
-from gorelm.diagnostics import outlier_threshold, split_in_two
+from gorelm._typing import Array
+from gorelm.diagnostics.scores import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor
 from gorelm.estimators._base import all_or_nothing, parameters
 from gorelm.estimators._prepare import Mask, validate_targets

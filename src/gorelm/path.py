@@ -1,28 +1,24 @@
 r"""Whole regularisation paths: every lam and l1_ratio of a grid, for about the price of a few fits.
 
 The problems of a grid differ in two numbers, so they share H, T, one decomposition and every pass
-over the rows (`gorelm._solver.admm` runs them as one batch). And they are neighbours: the optimum
-:math:`F^*(\lambda)` is concave, its dual jointly so in the multipliers and :math:`\lambda`. What
-lies between the solutions at two lams is therefore nearly a solution, and often certified as good
-enough without a single iteration. So the grid is solved from coarse to
-fine, see `gorelm._solver.grid`.
+over the rows (`gorelm._solver.admm` runs them as one batch). They are also neighbours: the optimum
+:math:`F^*(\lambda)` is concave, its dual jointly so in the multipliers and :math:`\lambda`. A point
+between the solutions at two lams is therefore nearly a solution, and often certified as good enough
+without a single iteration. So the grid is solved from coarse to fine (`gorelm._solver.grid`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gorelm._solver.admm import ADAPTIVE, Record, Settings
-from gorelm._solver.certificate import DIRECTIONS
+from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.grid import Grid
-from gorelm._solver.mixed_precision import reproducible
-from gorelm._solver.prepared import System
-from gorelm._solver.problem import Array, LossName, Problem
+from gorelm._solver.prepared import PathProblem, Prepared
+from gorelm._solver.problem import LossName, Problem
+from gorelm._typing import Array, Callback
 
 __all__ = ["Path", "default_lams", "gorelm_path", "solve_path"]
 
@@ -58,7 +54,7 @@ def gorelm_path(
     tol: float = 1e-3,
     max_iter: int | None = None,
     memory_budget: float = MEMORY_BUDGET,
-    callback: Callable[[Record], Any] | None = None,
+    callback: Callback | None = None,
 ) -> Path:
     r"""Solve a GOR-ELM (or its relatives) for every lam and l1_ratio of a grid.
 
@@ -96,12 +92,11 @@ def gorelm_path(
         The default grid's length, and its smallest lam as a share of its largest.
     tol, max_iter
         Relative duality gap at which each problem stops, and its most iterations (with half as many
-        again on few nodes before). For gaps of 1e-3 or more, steps on a large tall H are taken in
-        float32 and proven in float64, with the same digits for every number of threads.
+        again on few nodes before).
     memory_budget : float, default=2**30
         Bytes that the state of a batch may take beyond H, T and the result; the grid is split to
-        stay below. Where that leaves no room for steps in float32, there are none: results then
-        agree within their gaps with those of a larger budget, and otherwise to rounding.
+        stay below. Results do not depend on it, but for rounding and, where it leaves no room for
+        warm starts, within the gap.
     callback : callable, optional
         Called with each record of each problem's history (see `GORELMRegressor`), with `lam` and
         `l1_ratio` added, and without a `dual_gap` (NaN) while it runs on few nodes; a true return
@@ -123,12 +118,12 @@ def gorelm_path(
     ((2, 9, 20, 2), True)
     """
     if type(H).__module__.split(".")[0] == "torch":
-        from gorelm.backends.torch.path import tensor_system
+        from gorelm.backends.torch.path import tensor_problem
 
-        make_system = tensor_system
+        make_problem = tensor_problem
         T = T if hasattr(T, "ndim") else np.asarray(T, dtype=float)
     else:
-        H, T, make_system = np.asarray(H), np.asarray(T, dtype=float), _array_system
+        H, T, make_problem = np.asarray(H), np.asarray(T, dtype=float), _array_problem
     if H.ndim != 2 or T.ndim != 2 or len(H) != len(T) or not len(H):
         raise ValueError(
             f"H must be (N, L) and T (N, m) with the same N > 0; got {H.shape} and {T.shape}"
@@ -148,26 +143,26 @@ def gorelm_path(
     ratios = checked_grid("l1_ratios", l1_ratios, largest=1.0)
     like = Problem(loss, [tau, tau], 1.0, 1.0, delta, grouped)
     settings = replace(ADAPTIVE, tol=tol, max_iter=max_iter or ADAPTIVE.max_iter)
-    short = make_system is not _array_system or H.dtype == np.float32  # or elsewhere
-    with nullcontext() if short else reproducible(loss, tol, H.shape, 0):
-        system = make_system(H, T, like, omega, tol)
-        if lams is None:
-            lams = default_lams(system, like, ratios, n_lams, eps)
-        return solve_path(system, like, lams, ratios, settings, memory_budget, callback)
+    problem = make_problem(H, T, like, omega, tol)
+    if lams is None:
+        lams = default_lams(problem, like, ratios, n_lams, eps)
+    return solve_path(problem, like, lams, ratios, settings, memory_budget, callback)
 
 
-def _array_system(H: Array, T: Array, like: Problem, omega: Array | None, tol: float) -> System:
+def _array_problem(
+    H: Array, T: Array, like: Problem, omega: Array | None, tol: float
+) -> PathProblem:
     H = H if H.dtype == np.float32 else H.astype(float, copy=False)
     for name, A in (("H", H), ("T", T)):
         if not np.isfinite(A).all():
             raise ValueError(f"{name} has values that are not finite")
     if omega is not None:
         H, T = H * omega[:, None].astype(H.dtype), T * omega[:, None]
-    return System(H, T, like, omega, tol=tol)
+    return Prepared(H, T, like, omega, tol=tol)
 
 
 def default_lams(
-    system: System, like: Problem, l1_ratios: Array, n_lams: int = 41, eps: float = 1e-6
+    problem: PathProblem, like: Problem, l1_ratios: Array, n_lams: int = 41, eps: float = 1e-6
 ) -> Array:
     r"""Geometric grid from the smallest lam that empties every model, down to `eps` of it.
 
@@ -181,7 +176,7 @@ def default_lams(
         raise ValueError(f"n_lams must be at least 1 and eps in (0, 1); got {n_lams} and {eps}")
     positive = l1_ratios[l1_ratios > 0]
     share = positive.min() if positive.size else 1.0
-    largest = float(like.tau[0]) * system.largest_pull(like) / share
+    largest = float(like.tau[0]) * problem.largest_pull(like) / share
     return np.geomspace(largest or 1.0, (largest or 1.0) * eps, n_lams)
 
 
@@ -202,52 +197,33 @@ class _Plan(NamedTuple):
     at_once: int  # problems in a batch
     kept: int  # lines of the grid whose states are kept
     room: float  # bytes for a copy of some columns of H
-    need: float  # bytes, all in all
 
 
-def _plan(system: System, shape: tuple[int, int], budget: float) -> _Plan:
-    """Cut the grid to the budget.
-
-    float32 rounds in a batch of another size otherwise, and it shows. So such steps are taken by
-    one plan, whatever the budget, or not at all.
-    """
-    n_rows, n_hidden, n_targets = (*system.H.shape, system.T.shape[1])
-    n_lines, n_lams = shape
+def _plan(problem: PathProblem, n_lams: int, budget: float) -> _Plan:
+    """Cut the grid to the budget."""
+    n_rows, n_hidden, n_targets = problem.shape
     # A state is kept once, and in several copies while neighbours are mixed and the batch runs.
-    row, node = n_targets * system.H.itemsize * n_rows, n_targets * 8 * n_hidden
-    problem, line = 6 * row + 14 * node, 2 * (row + node) * n_lams
-    polish = 12 * DIRECTIONS * n_rows
-
-    def plan(spare: float) -> _Plan:
-        share = spare / 2
-        at_once = max(1, int(share // problem))
-        kept = int(share // line) if system.keeps_states else 0
-        need = min(at_once, n_lams) * problem + min(kept, n_lines) * line + polish
-        return _Plan(at_once, kept, share, need)
-
-    budget = min(budget, 2.0**60)
-    if system.keeps_states and (copy := system.hurry()):
-        always = plan(max(MEMORY_BUDGET, 4 * copy) - copy)
-        if always.need + copy <= budget:
-            return always
-        system.dawdle()
-    return plan(budget)
+    row, node = n_targets * problem.itemsize * n_rows, n_targets * 8 * n_hidden
+    one, line = 6 * row + 14 * node, 2 * (row + node) * n_lams
+    share = min(budget, 2.0**60) / 2
+    kept = int(share // line) if problem.keeps_states else 0
+    return _Plan(max(1, int(share // one)), kept, share)
 
 
 def solve_path(
-    system: System,
+    problem: PathProblem,
     like: Problem,
     lams: Any,
     l1_ratios: Array,
     settings: Settings = ADAPTIVE,
     memory_budget: float = MEMORY_BUDGET,
-    callback: Callable[[Record], Any] | None = None,
+    callback: Callback | None = None,
 ) -> Path:
     """Solve the grid; `like` gives everything but the penalty's weights."""
     lams = checked_grid("lams", lams)[::-1]
     if lams[-1] == 0:
         raise ValueError("lams must be positive: without a penalty the solution is not unique")
-    n_hidden, n_targets = system.H.shape[1], system.T.shape[1]
+    _, n_hidden, n_targets = problem.shape
     shape = (len(l1_ratios), len(lams))
     path = Path(
         lams,
@@ -258,18 +234,18 @@ def solve_path(
         np.empty(shape, dtype=int),
         np.empty(shape, dtype=bool),
     )
-    plan = _plan(system, shape, memory_budget)
-    grid = Grid(system, like, lams, settings, plan.at_once, plan.room, callback)
-    for ratios, problems, solution in grid.solve(l1_ratios, plan.kept):
-        at = ratios, problems
+    plan = _plan(problem, len(lams), memory_budget)
+    grid = Grid(problem, like, lams, settings, plan.at_once, plan.room, callback)
+    for ratios, which, solution in grid.solve(l1_ratios, plan.kept):
+        at = ratios, which
         path.coefs[at] = solution.coef.transpose(1, 0, 2)
         path.objective[at] = solution.objective
         path.dual_gap[at] = solution.dual_gap
         path.n_iter[at] = solution.n_iter
         path.converged[at] = np.equal(solution.status, "converged")
-    empty_from = like.tau[0] * system.largest_pull(like)
+    empty_from = like.tau[0] * problem.largest_pull(like)
     for k, ratio in enumerate(l1_ratios):
         empty = ratio * lams >= empty_from * (1 - 1e-12) if ratio > 0 else np.zeros(len(lams), bool)
         path.coefs[k, empty], path.dual_gap[k, empty], path.converged[k, empty] = 0.0, 0.0, True
-        path.objective[k, empty] = system.empty_objective(like)
+        path.objective[k, empty] = problem.empty_objective(like)
     return path

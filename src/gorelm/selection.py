@@ -22,7 +22,7 @@ from sklearn.metrics import get_scorer
 from sklearn.model_selection import KFold, check_cv
 
 from gorelm._features.scaling import weighted_quantiles
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = ["ROBUST_SCORES", "Fold", "error_norms", "folds_of", "one_standard_error", "scores_of"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = ["RowBlocks"]
 

@@ -16,7 +16,7 @@ from gorelm._features.scaling import Scaling
 from gorelm._solver.admm import PAPER, Settings
 from gorelm._solver.prepared import solve, solve_rows
 from gorelm._solver.problem import Problem
-from gorelm._solver.rows import Rows
+from gorelm._solver.rows import MemoryRows
 from gorelm._solver.targets import NormSummary
 from gorelm.backends.streamed import HiddenBlocks, StreamedRows
 from gorelm.stream import RowBlocks
@@ -39,7 +39,7 @@ DATA = {
 
 
 def in_memory(H, T, omega, observed):
-    return Rows(H, T, omega, observed)
+    return MemoryRows(H, T, omega, observed)
 
 
 def streamed(H, T, omega, observed, dtype=np.float64, memory=0.0):
@@ -263,7 +263,7 @@ def test_results_do_not_depend_on_blocks_or_on_what_is_kept(memory, n_rows):
     H, T, _, _ = draw(13, 60, 9)
     H, T = H[:n_rows], T[:n_rows]
     problem, settings = Problem("l21", 1.0, 0.0, 1.0), Settings(tol=1e-6)
-    expected = solve_rows(Rows(H, T), problem, settings=settings)
+    expected = solve_rows(MemoryRows(H, T), problem, settings=settings)
     rows = streamed(H, T, None, None, memory=memory)
     found = solve_rows(rows, problem, settings=settings)
     assert found.n_iter == expected.n_iter

@@ -24,7 +24,7 @@ from gorelm import GORELMRegressor, GRELMRegressor, ORELMRegressor, RELMRegresso
 from gorelm._features.scaling import Scaling
 from gorelm._solver import admm
 from gorelm._solver.problem import Problem
-from gorelm._solver.rows import Moves, Rows
+from gorelm._solver.rows import MemoryRows, StepSums
 from gorelm.datasets import make_multitarget
 
 pytest.importorskip("dask.array", reason="dask is not installed")
@@ -190,8 +190,10 @@ def test_hidden_outputs_beyond_the_budget_are_made_in_blocks(threads: Any) -> No
 def test_float32_stays_float32(threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     X, T, _ = table()
     seen = set()
-    step = Rows.step
-    monkeypatch.setattr(Rows, "step", lambda r, *a, **k: seen.add(r.H.dtype) or step(r, *a, **k))
+    step = MemoryRows.step
+    monkeypatch.setattr(
+        MemoryRows, "step", lambda r, *a, **k: seen.add(r.H.dtype) or step(r, *a, **k)
+    )
     X32 = X.astype(np.float32)
     spread = model().fit(chunked(X32, 3), chunked(T, 3))
     assert seen == {np.dtype(np.float32)}
@@ -241,7 +243,7 @@ def test_answers_of_partitions_come_to_that_of_all_rows(sparse: bool) -> None:
     problem = Problem("l21", 1.0, two if sparse else 0.0, two)
     pieces = [slice(0, 7), slice(7, 30), slice(30, 50)]
     every = slice(None)
-    rows = [Rows(H[p], T[p], omega[p], observed[p]) for p in (every, *pieces)]
+    rows = [MemoryRows(H[p], T[p], omega[p], observed[p]) for p in (every, *pieces)]
     calls = [
         ("norm_summary", (problem,), {}, add),
         ("moments", (), {}, add),
@@ -266,7 +268,7 @@ def _numbers(answer: Any) -> list[float]:
     """Return all numbers of an answer, however it is nested."""
     if answer is None:
         return []
-    if isinstance(answer, Moves):
+    if isinstance(answer, StepSums):
         answer = tuple(vars(answer).values())
     if isinstance(answer, tuple):
         return [number for part in answer for number in _numbers(part)]
@@ -610,8 +612,8 @@ def test_a_worker_out_of_memory(threads: Any, monkeypatch: pytest.MonkeyPatch) -
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Rows, "rescale", out_of_memory)
-        patch.setattr(Rows, "pull", out_of_memory)
+        patch.setattr(MemoryRows, "rescale", out_of_memory)
+        patch.setattr(MemoryRows, "pull", out_of_memory)
         fails(threads, fitted, MemoryError, "ran out of memory.*memory_budget")
     X, T, _ = table()
     assert_same(model().fit(X, T), fitted.fit(chunked(X, 4), chunked(T, 4)))
@@ -627,7 +629,7 @@ def test_an_interrupted_fit(threads: Any) -> None:
 def test_an_error_in_the_work_names_its_worker(
     threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Rows, "moments", lambda rows: 1 / 0)
+    monkeypatch.setattr(MemoryRows, "moments", lambda rows: 1 / 0)
     fails(threads, model(), RuntimeError, "worker .* failed .*ZeroDivisionError")
 
 

@@ -11,10 +11,10 @@ from gorelm import GORELMRegressor, GRELMRegressor, ORELMRegressor, RELMRegresso
 from gorelm._solver import admm
 from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.least_squares import minimum_norm
-from gorelm._solver.prepared import solve
 from gorelm._solver.linalg import CholeskyFactor, EighFactor, WideFactor, gram
+from gorelm._solver.prepared import solve
 from gorelm._solver.problem import Problem
-from gorelm._solver.rows import Rows
+from gorelm._solver.rows import MemoryRows
 from support.oracles import Case, draw, objective, scaled
 
 TALL, WIDE = (60, 20), (20, 60)
@@ -120,7 +120,7 @@ def test_every_factor_gives_the_same_iterates(shape, name):
         WideFactor(H, EighFactor),
     ]
     direct = problem.loss == "squared"
-    fits = [admm.solve(Rows(H, T), f, problem, settings, direct=direct) for f in factors]
+    fits = [admm.solve(MemoryRows(H, T), f, problem, settings, direct=direct) for f in factors]
     for fit in [*fits[1:], run(H, T, problem)]:
         assert_same_fit(fits[0], fit, atol=1e-8)
 
@@ -131,7 +131,7 @@ def test_wide_reduction_equals_the_tall_treatment(name, missing):
     H, T, w, observed = draw(3, *WIDE, weighted=True, missing=missing)
     reduced = run(H, T, PROBLEMS[name], weights=w, observed=observed, tol=1e-8)
     Hs, Ts, omega, _ = scaled(Case(H, T, weights=w, observed=observed))
-    rows, factor = Rows(Hs, Ts, omega, observed), CholeskyFactor(gram(Hs))
+    rows, factor = MemoryRows(Hs, Ts, omega, observed), CholeskyFactor(gram(Hs))
     full = admm.solve(rows, factor, PROBLEMS[name], Settings(tol=1e-8))
     if name == "squared" and not missing:  # closed form against iterations
         np.testing.assert_allclose(reduced.coef, full.coef, atol=1e-3 * np.abs(full.coef).max())
@@ -308,7 +308,7 @@ def test_what_an_unknown_cell_holds_does_not_matter(name):
     observed = ~hidden
     masked = run(X, np.where(hidden, 0.0, T), problem, observed=observed)
     assert np.isfinite(masked.coef).all()
-    rows = Rows(X, np.where(hidden, 0.0, T), None, observed)
+    rows = MemoryRows(X, np.where(hidden, 0.0, T), None, observed)
     factor = CholeskyFactor(gram(X))
     seen = []
 
@@ -463,7 +463,7 @@ def test_blocks_of_rows_do_not_show(monkeypatch, name, size):
     H, T, w, observed = draw(21, 210, 12, weighted=True, missing=True)
     whole = run(H, T, PROBLEMS[name], weights=w, observed=observed)
     blocks = [slice(start, min(start + size, 210)) for start in range(0, 210, size)]
-    monkeypatch.setattr(Rows, "_blocks", lambda *args, **options: iter(blocks))
+    monkeypatch.setattr(MemoryRows, "_blocks", lambda *args, **options: iter(blocks))
     assert_same_fit(whole, run(H, T, PROBLEMS[name], weights=w, observed=observed), atol=1e-9)
 
 
@@ -475,7 +475,7 @@ def test_blocks_of_rows_do_not_show(monkeypatch, name, size):
 )
 def test_blocks_cover_every_row_once(n, n_hidden, columns, dtype):
     H = np.broadcast_to(dtype(0.0), (n, n_hidden))
-    rows = Rows(H, np.zeros((n, 1)), HtT=np.zeros((n_hidden, 1)))
+    rows = MemoryRows(H, np.zeros((n, 1)), HtT=np.zeros((n_hidden, 1)))
     covered = np.concatenate([np.arange(n)[b] for b in rows._blocks(columns)])
     np.testing.assert_array_equal(covered, np.arange(n))
 
@@ -486,14 +486,14 @@ def test_one_row_pass_is_its_definition(name, relax):
     H, T, w, observed = draw(29, 90, 6, weighted=True, missing=True)
     Hs, Ts, omega, _ = scaled(Case(H, T, weights=w, observed=observed))
     problem, rho = PROBLEMS[name], np.array([1.7])
-    rows = Rows(Hs, Ts, omega, observed)
+    rows = MemoryRows(Hs, Ts, omega, observed)
     rows.start(problem)
     rng = np.random.default_rng(29)
     for _ in range(3):  # the second and third pass start from an E and U that are not zero
         B = rng.standard_normal((6, 1, 3))
         E_old, U_old = rows.E.copy(), rows.U.copy()
         cap = np.array([np.inf])
-        HtD, moves = rows.step(B, problem, rho, relax, cap=cap, measure=True)
+        HtD, sums = rows.step(B, problem, rho, relax, cap=cap, measure=True)
         R = (Hs @ B[:, 0] - Ts)[:, None]
         V = relax * R + (1 - relax) * E_old + U_old
         known = observed[:, None]
@@ -503,7 +503,7 @@ def test_one_row_pass_is_its_definition(name, relax):
         np.testing.assert_allclose(rows.U, U, atol=1e-13)
         assert not rows.U[~known].any()
         np.testing.assert_allclose(HtD[:, 0], Hs.T @ (E - U)[:, 0], atol=1e-11)
-        np.testing.assert_allclose(rows.pull(np.array([0]))[:, 0], Hs.T @ U[:, 0], atol=1e-11)
+        np.testing.assert_allclose(rows.HtU(np.array([0]))[:, 0], Hs.T @ U[:, 0], atol=1e-11)
         for part, D in zip(rows.products(2), (E - U, U), strict=True):
             np.testing.assert_allclose(part[:, 0], Hs[:, 2:].T @ D[:, 0], atol=1e-11)
         sums = {
@@ -516,12 +516,12 @@ def test_one_row_pass_is_its_definition(name, relax):
             "UT": U[:, 0] * Ts,
         }
         for key, terms in sums.items():
-            np.testing.assert_allclose(getattr(moves, key), [terms.sum()], rtol=1e-10, err_msg=key)
+            np.testing.assert_allclose(getattr(sums, key), [terms.sum()], rtol=1e-10, err_msg=key)
         p = PROBLEMS[name]
         tau, delta = float(p.tau[0]), float(p.delta[0])
         loss_only = Case(H, T, p.loss, tau, 0.0, 0.0, delta, True, w, observed)
-        assert moves.loss[0, 0] == pytest.approx(objective(loss_only, B[:, 0]), rel=1e-12)
-        np.testing.assert_allclose(rows.loss(B, problem), moves.loss, rtol=1e-12)
+        assert sums.loss[0, 0] == pytest.approx(objective(loss_only, B[:, 0]), rel=1e-12)
+        np.testing.assert_allclose(rows.loss(B, problem), sums.loss, rtol=1e-12)
 
 
 # -- odd inputs --------------------------------------------------------------------------------
@@ -658,7 +658,7 @@ def test_rounding_noise_of_zeros_is_no_scale():
 def test_lost_iterates_end_the_run():
     """Nothing can be hoped for once the objective is not a number."""
     H, T, _, _ = draw(32, 40, 10)
-    rows = Rows(H, T)
+    rows = MemoryRows(H, T)
     factor = CholeskyFactor(gram(np.full_like(H, np.nan)))
     fit = admm.solve(rows, factor, Problem("l21", 1.0, 0.0, 1.0))
     assert fit.n_iter[0] <= 5
@@ -683,12 +683,12 @@ def test_bounds_from_sums_that_drifted_are_taken_back(monkeypatch):
     exact = solve(H, T, problem, settings=Settings(tol=1e-9))
     update, count = admm._Run._update_rows, 0
 
-    def drifting(self, s, GB, *, measure):
+    def drifting(self, s, GB, problem, *, measure):
         nonlocal count
-        moves, count = update(self, s, GB, measure=measure), count + 1
+        sums, count = update(self, s, GB, problem, measure=measure), count + 1
         if count <= 6:
             s.HtU = 0.3 * s.HtU
-        return moves
+        return sums
 
     monkeypatch.setattr(admm._Run, "_update_rows", drifting)
     for tol in (1e-2, 1e-3, 1e-4):

@@ -9,9 +9,9 @@ import pytest
 from gorelm._solver.admm import ADAPTIVE, PAPER
 from gorelm._solver.certificate import DIRECTIONS, MANY_NEW, Directions, Polish
 from gorelm._solver.linalg import CholeskyFactor, EighFactor, WideFactor, gram
-from gorelm._solver.prepared import System
+from gorelm._solver.prepared import Prepared
 from gorelm._solver.problem import Problem
-from gorelm._solver.rows import Rows
+from gorelm._solver.rows import MemoryRows
 from support.oracles import steep_outputs
 
 LEADING = 7  # before the steepest fall: a constant and one for each input
@@ -92,11 +92,11 @@ def test_nodes_that_say_nothing_new():
 
 def grown(H, T, problem, sizes, settings=ADAPTIVE, omega=None):
     """Grow through sizes; returns the system and the solutions."""
-    system = System(np.ascontiguousarray(H[:, : sizes[0]]), T, problem, omega, tol=settings.tol)
-    solutions = [system.go_on(problem, settings)]
+    system = Prepared(np.ascontiguousarray(H[:, : sizes[0]]), T, problem, omega, tol=settings.tol)
+    solutions = [system.resume(problem, settings)]
     for old, new in pairwise(sizes):
         system.extend(np.ascontiguousarray(H[:, old:new]))
-        solutions.append(system.go_on(problem, settings))
+        solutions.append(system.resume(problem, settings))
     return system, solutions
 
 
@@ -106,11 +106,11 @@ def test_every_size_is_proven_and_sooner(data, monkeypatch, l1, loss):
     H, T = data
     problem, sizes = Problem(loss, 1.0, l1, 0.01), [170, 185, 200]
     _, solutions = grown(H, T, problem, sizes)
-    best = System(H, T, problem, tol=1e-6).solve(
+    best = Prepared(H, T, problem, tol=1e-6).solve(
         problem, replace(ADAPTIVE, tol=1e-6, max_iter=9999)
     )
     last = solutions[-1]
-    value = Rows(H, T).loss(last.coef, problem)[0, 0] + problem.penalty_values(last.coef)[0]
+    value = MemoryRows(H, T).loss(last.coef, problem)[0, 0] + problem.penalty_values(last.coef)[0]
     np.testing.assert_allclose(last.objective[0], value, rtol=1e-9)
     assert last.dual_gap[0] <= 1e-3
     assert last.bound[0] <= best.objective[0] * (1 + 1e-9)
@@ -129,7 +129,7 @@ def test_directions_are_kept_where_they_help(data):
     holds(directions, H)
     system.keep(np.arange(190))
     assert system._directions is None
-    system.go_on(problem)
+    system.resume(problem)
     holds(system._directions, H[:, :190])
     assert grown(H, T, problem, [180, 200], PAPER)[0]._directions is None
     assert grown(H[:, :100], T, problem, [80, 100])[0]._directions is None  # small
@@ -144,15 +144,15 @@ def test_many_new_nodes_at_once(data):
     wide = np.hstack([H, H**2, H**3])  # 600 x 600
     problem = Problem("l21", 1.0, 0.0, 0.01)
     first = np.ascontiguousarray(wide[:, :200])
-    system = System(first, T, problem)
-    system.go_on(problem)
+    system = Prepared(first, T, problem)
+    system.resume(problem)
     system.extend(np.ascontiguousarray(wide[:, 200 : 200 + MANY_NEW]))
     holds(system._directions, wide[:, : 200 + MANY_NEW])
-    system = System(first, T, problem)
-    system.go_on(problem)
+    system = Prepared(first, T, problem)
+    system.resume(problem)
     system.extend(np.ascontiguousarray(wide[:, 200 : 201 + MANY_NEW]))
     assert system._directions is None  # to be found anew
-    assert system.go_on(problem).status == ["converged"]
+    assert system.resume(problem).status == ["converged"]
     holds(system._directions, wide[:, : 201 + MANY_NEW])
 
 
@@ -161,6 +161,6 @@ def test_a_run_that_has_ended_is_at_its_end(data, l1):
     H, T = data
     problem = Problem("l21", 1.0, l1, 0.01)
     system, (*_, last) = grown(H, T, problem, [180, 200])
-    again = system.go_on(problem)
+    again = system.resume(problem)
     assert again.n_iter == [0]
     np.testing.assert_array_equal(again.coef, last.coef)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver import grid
 from gorelm._solver.admm import Settings
-from gorelm._solver.prepared import System, solve
+from gorelm._solver.prepared import Prepared, solve
 from gorelm._solver.problem import Problem
-from gorelm._solver.state import Inside, State
+from gorelm._solver.state import StrictlyFeasible, WarmStart
 from gorelm.datasets import make_multitarget
 from gorelm.path import gorelm_path, solve_path
 from support.oracles import Case, by_interior_point, draw, scaled
@@ -24,7 +24,7 @@ def sizes(W, grouped):
     return np.linalg.norm(W, axis=-1) if grouped else np.abs(W)
 
 
-# -- multipliers inside the limits -------------------------------------------------------------
+# -- multipliers feasible the limits -------------------------------------------------------------
 
 
 @given(seed=seeds, grouped=st.booleans(), outside=st.sampled_from([0.1, 1.0, 1.001, 3.0, 1e6]))
@@ -32,12 +32,12 @@ def test_farthest_within_goes_to_the_limit_and_no_further(seed, grouped, outside
     rng = np.random.default_rng(seed)
     l1 = rng.uniform(0.5, 2.0, 3)
     problem = Problem("l21", np.ones(3), l1, 0.0, 0.0, grouped)
-    inside, W = rng.standard_normal((2, 7, 3, 2))
-    inside *= 0.9 * l1[:, None] / sizes(inside, grouped).max()
+    feasible, W = rng.standard_normal((2, 7, 3, 2))
+    feasible *= 0.9 * l1[:, None] / sizes(feasible, grouped).max()
     W *= outside * l1[:, None] / sizes(W, grouped).max()
-    share = problem.farthest_within(inside, W)
+    share = problem.farthest_within(feasible, W)
     assert ((share >= 0) & (share <= 1)).all()
-    reached = inside + share[:, None] * (W - inside)
+    reached = feasible + share[:, None] * (W - feasible)
     longest = np.moveaxis(sizes(reached, grouped), 1, 0).reshape(3, -1).max(axis=1)
     assert (longest <= l1 * (1 + 1e-9)).all()
     np.testing.assert_allclose(longest[share < 1], l1[share < 1], rtol=1e-6)
@@ -62,7 +62,9 @@ def test_farthest_within_from_a_point_to_itself_is_all_the_way():
     delta=st.sampled_from([0.0, 0.5]),
     ridge=st.sampled_from([0.0, 0.3]),
 )
-def test_bounds_from_inside_hold(seed, shape, m, loss, grouped, weighted, delta, ridge):
+def test_bounds_from_strictly_feasible_multipliers_hold(
+    seed, shape, m, loss, grouped, weighted, delta, ridge
+):
     H, T, weights, _ = draw(seed, *shape, m, weighted=weighted)
     case = Case(H, T, loss, 1.5, 2.0, 0.0, delta, grouped, weights)
     best = by_interior_point(case)[1]
@@ -70,12 +72,12 @@ def test_bounds_from_inside_hold(seed, shape, m, loss, grouped, weighted, delta,
     problem, other = (
         Problem(loss, 1.5, l1, l2, delta, grouped) for l1, l2 in ((2.0, 0.0), (0.8, ridge))
     )
-    system = System(Hs, Ts, other, omega)
+    system = Prepared(Hs, Ts, other, omega)
     start = system.solve(other, Settings(tol=1e-2, max_iter=50), keep_state=True).end
-    inside = system.inside(start.dual, other)
-    if sizes(inside.HtY, grouped).max() >= 2.0:
+    feasible = system.dual_point(start.dual, other)
+    if sizes(feasible.HtY, grouped).max() >= 2.0:
         return
-    start.inside = inside
+    start.feasible = feasible
     found = system.solve(problem, Settings(stop="never", max_iter=60), start=start)
     for record in found.history[0]:
         assert record["objective"] * (1 - record["dual_gap"]) <= best * (1 + 1e-9)
@@ -88,23 +90,25 @@ def layer(n_rows, n_hidden, seed):
     return hidden.transform(data.X), (data.T - np.median(data.T, axis=0)) / data.T.std(axis=0)
 
 
-def test_inside_makes_the_bound_better():
+def test_strictly_feasible_multipliers_make_the_bound_better():
     H, T = layer(600, 80, 3)
-    system = System(H, T, Problem("l21", 1.0, 1.0, 0.0))
+    system = Prepared(H, T, Problem("l21", 1.0, 1.0, 0.0))
     other, problem = (Problem("l21", 1.0, l1, 0.0) for l1 in (8.0, 12.0))
     start = system.solve(other, keep_state=True).end
     alone = system.solve(problem, start=start)
-    start.inside = system.inside(start.dual, other)
+    start.feasible = system.dual_point(start.dual, other)
     helped = system.solve(problem, start=start)
     assert helped.status == ["converged"]
     assert helped.n_iter[0] <= 0.75 * alone.n_iter[0]
 
 
-def test_inside_leaves_with_its_problem():
-    whole = Inside(np.arange(12.0).reshape(2, 3, 2), np.arange(3.0))
+def test_strictly_feasible_multipliers_leave_with_its_problem():
+    whole = StrictlyFeasible(np.arange(12.0).reshape(2, 3, 2), np.arange(3.0))
     parts = [whole.take(np.array([k])) for k in range(3)]
     for name in ("HtY", "value"):
-        np.testing.assert_array_equal(getattr(Inside.join(parts), name), getattr(whole, name))
+        np.testing.assert_array_equal(
+            getattr(StrictlyFeasible.join(parts), name), getattr(whole, name)
+        )
 
 
 # -- few nodes ---------------------------------------------------------------------------------
@@ -118,7 +122,7 @@ def test_a_part_is_the_system_of_its_nodes(shape, loss, known):
     case = Case(H, T, loss, 1.0, 0.7, 0.3, weights=weights)
     H, T, omega, _ = scaled(case)
     problem = Problem(loss, 1.0, 0.7, 0.3)
-    system = System(H, T, problem, omega)
+    system = Prepared(H, T, problem, omega)
     if known:
         system.solve(problem)
     nodes = np.array([1, 2, 5, 17, 30])
@@ -134,18 +138,18 @@ def test_a_part_is_the_system_of_its_nodes(shape, loss, known):
 def test_few_nodes_find_the_optima_of_all(monkeypatch, loss, grouped):
     H, T = layer(200, 60, 5)
     weights = np.random.default_rng(5).uniform(0.5, 2.0, 200)
-    parts, part = [], System.part
+    parts, part = [], Prepared.part
 
     def noted(self, nodes):
         parts.append(nodes)
         return part(self, nodes)
 
-    monkeypatch.setattr(System, "part", noted)
+    monkeypatch.setattr(Prepared, "part", noted)
     options = {"loss": loss, "grouped": grouped, "sample_weight": weights, "n_lams": 17}
     few = gorelm_path(H, T, None, [0.5, 1.0], **options)
     assert parts
     assert max(map(len, parts)) <= grid.FEW * 60
-    monkeypatch.setattr(grid, "FEW", 0.0)
+    monkeypatch.setattr(grid, "WORKING_SET", 0.0)
     parts.clear()
     every = gorelm_path(H, T, None, [0.5, 1.0], **options)
     assert not parts
@@ -178,19 +182,19 @@ def test_no_point_is_given_up_early():
 
 def test_parts_keep_to_the_budget(monkeypatch):
     H, T = layer(400, 60, 8)
-    sizes_of_parts, part = [], System.part
+    sizes_of_parts, part = [], Prepared.part
 
     def noted(self, nodes):
         found = part(self, nodes)
         sizes_of_parts.append(found.H.nbytes)
         return found
 
-    monkeypatch.setattr(System, "part", noted)
+    monkeypatch.setattr(Prepared, "part", noted)
     like = Problem("l21", [1.0, 1.0], 1.0, 1.0)
     lams, room = np.geomspace(50, 0.05, 9), 4e4
     for limit in (1e9, room):
         sizes_of_parts.clear()
-        lines = grid.Grid(System(H, T, like), like, lams, Settings(), 9, limit, None)
+        lines = grid.Grid(Prepared(H, T, like), like, lams, Settings(), 9, limit, None)
         for _, _, solution in lines.solve(np.array([0.5, 1.0]), kept=2):
             assert set(solution.status) == {"converged"}
         assert (max(sizes_of_parts) > room) == (limit > room)
@@ -228,7 +232,7 @@ def test_waves_find_what_lines_one_after_the_other_find(shape):
     lams, ratios = np.geomspace(10, 0.1, 17), np.array([0.0, 0.3, 0.6, 1.0])
     found, widths = {}, {}
     for kept in (2, 5):
-        lines = grid.Grid(System(H, T, like), like, lams, Settings(), 100, 1e9, None)
+        lines = grid.Grid(Prepared(H, T, like), like, lams, Settings(), 100, 1e9, None)
         coefs, n_iter = np.zeros((4, 17, shape[1], 2)), np.full((4, 17), -1)
         widths[kept] = []
         for at, problems, solution in lines.solve(ratios, kept):
@@ -248,7 +252,7 @@ def test_waves_find_what_lines_one_after_the_other_find(shape):
 def count_states():
     """Count the states of single problems that are held anywhere."""
     gc.collect()
-    return sum(type(o) is State and o.coef.shape[1] == 1 for o in gc.get_objects())
+    return sum(type(o) is WarmStart and o.coef.shape[1] == 1 for o in gc.get_objects())
 
 
 @pytest.mark.parametrize(("kept", "alive"), [(1, 1), (2, 2), (5, 5)])
@@ -256,7 +260,7 @@ def test_no_more_states_than_may_be_kept(kept, alive):
     H, T, _, _ = draw(13, 40, 15, 2)
     like = Problem("l21", [1.0, 1.0], 1.0, 1.0)
     lams, ratios = np.geomspace(10, 0.1, 17), np.linspace(0.1, 0.9, 9)
-    lines = grid.Grid(System(H, T, like), like, lams, Settings(), 100, 1e9, None)
+    lines = grid.Grid(Prepared(H, T, like), like, lams, Settings(), 100, 1e9, None)
     most, others = 0, count_states()
     for _ in lines.solve(ratios, kept):
         most = max(most, count_states() - others)
@@ -268,14 +272,14 @@ def test_no_more_states_than_may_be_kept(kept, alive):
 def test_lines_in_any_order(shape, ratios):
     H, T, _, _ = draw(10, *shape, 2)
     like = Problem("l21", [1.0, 1.0], 1.0, 1.0)
-    path = solve_path(System(H, T, like), like, np.geomspace(10, 0.1, 9), np.array(ratios))
+    path = solve_path(Prepared(H, T, like), like, np.geomspace(10, 0.1, 9), np.array(ratios))
     assert path.converged.all()
 
 
 def test_a_wide_part_solves_its_own_ridge():
     H, T, _, _ = draw(11, 6, 20, 2)
     problem = Problem("squared", 1.0, 0.0, 0.5)
-    system = System(H, T, problem)
+    system = Prepared(H, T, problem)
     system.solve(problem)
     nodes = np.arange(0, 16, 2)
     np.testing.assert_allclose(

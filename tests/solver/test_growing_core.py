@@ -10,12 +10,11 @@ from gorelm._solver.least_squares import GrowingLeastSquares, ResidualFitting
 from gorelm._solver.linalg import (
     CholeskyFactor,
     EighFactor,
-    ExplicitInverse,
     RowSpace,
     gram,
     product,
 )
-from gorelm._solver.prepared import System
+from gorelm._solver.prepared import Prepared
 from gorelm._solver.problem import Problem
 from gorelm.datasets import contaminate
 from support.oracles import draw
@@ -34,10 +33,6 @@ def sigmoid_nodes(n_hidden, n_rows=768, seed=0):
     return 1 / (1 + np.exp(-z))
 
 
-both_factors = pytest.mark.parametrize("kind", [CholeskyFactor, ExplicitInverse])
-
-
-@both_factors
 @given(
     seed=seeds,
     steps=st.lists(st.integers(1, 6), min_size=1, max_size=4),
@@ -45,12 +40,11 @@ both_factors = pytest.mark.parametrize("kind", [CholeskyFactor, ExplicitInverse]
     solve_first=st.booleans(),
     drop=st.booleans(),
 )
-def test_extended_is_factorised_again(kind, seed, steps, shift, solve_first, drop):
+def test_extended_is_factorised_again(seed, steps, shift, solve_first, drop):
     rng = np.random.default_rng(seed)
-    # With more nodes than rows, every step multiplies the rounding of the inverse by thousands.
-    n_rows = 12 if kind is CholeskyFactor else 40
+    n_rows = 12
     H = rng.standard_normal((n_rows, 4))
-    factor = kind(gram(H))
+    factor = CholeskyFactor(gram(H))
     for d in steps:
         if solve_first:
             factor.solve(np.array([shift]), np.ones((H.shape[1], 1, 1)))
@@ -73,8 +67,8 @@ def test_extended_is_factorised_again(kind, seed, steps, shift, solve_first, dro
         )
 
 
-def after_90_steps(kind, H, T, shift):
-    factor = kind(gram(H[:, :10]))
+def after_90_steps(H, T, shift):
+    factor = CholeskyFactor(gram(H[:, :10]))
     for k in range(10, 910, 10):
         factor.solve(np.array([shift]), np.zeros((k, 1, 1)))
         old, new = H[:, :k], H[:, k : k + 10]
@@ -83,15 +77,11 @@ def after_90_steps(kind, H, T, shift):
 
 
 @pytest.mark.parametrize("shift", [1e-6, 1e-7, 1e-8])
-def test_after_90_steps_the_factor_is_accurate_and_the_inverse_is_not(shift):
+def test_after_90_steps_the_factor_is_accurate(shift):
     H = sigmoid_nodes(910)
     T = contaminate(np.sin(3 * H[:, :2]), 0.2, random_state=0)[0]
     fresh = H @ CholeskyFactor(gram(H)).solve(np.array([shift]), product(H, T)[:, None])[:, 0]
-    errors = {
-        kind: np.abs(after_90_steps(kind, H, T, shift) - fresh).max() / np.ptp(T)
-        for kind in (CholeskyFactor, ExplicitInverse)
-    }
-    assert errors[CholeskyFactor] <= 1e-6 < errors[ExplicitInverse]
+    assert np.abs(after_90_steps(H, T, shift) - fresh).max() <= 1e-6 * np.ptp(T)
 
 
 def test_a_factor_that_fails_falls_back_and_comes_back():
@@ -235,7 +225,7 @@ def test_extended_system_is_a_new_one(problem, n_rows, kind):
         H, T = H * omega[:, None], T * omega[:, None]
     if observed is not None:
         T = np.where(observed, T, 0.0)
-    system = System(
+    system = Prepared(
         H[:, :10], T, problem, omega, observed, tol=1e-6, inverse=kind == "inverse", capacity=25
     )
     settings = Settings(tol=1e-6 if kind != "float32" else 1e-4)
@@ -249,8 +239,8 @@ def test_extended_system_is_a_new_one(problem, n_rows, kind):
             new = np.arange(nodes[-1] + 1, 18 if step == "extend" else 30)
             system.extend(H[:, new])
             nodes = np.append(nodes, new)
-        found = system.go_on(problem, settings)
-        fresh = System(np.ascontiguousarray(H[:, nodes]), T, problem, omega, observed, tol=1e-6)
+        found = system.resume(problem, settings)
+        fresh = Prepared(np.ascontiguousarray(H[:, nodes]), T, problem, omega, observed, tol=1e-6)
         best = fresh.solve(problem, settings)
         assert found.coef.shape == best.coef.shape
         assert found.status == ["converged"]
@@ -264,10 +254,10 @@ def test_extended_system_is_a_new_one(problem, n_rows, kind):
 def test_published_iteration_goes_on_after_growth():
     H, T, _, _ = draw(0, 40, 30)
     problem = PROBLEMS["robust, sparse"]
-    system = System(H[:, :10], T, problem, inverse=True)
-    system.go_on(problem, PAPER)
+    system = Prepared(H[:, :10], T, problem, inverse=True)
+    system.resume(problem, PAPER)
     system.extend(H[:, 10:])
-    found = system.go_on(problem, PAPER)
+    found = system.resume(problem, PAPER)
     assert found.status == ["converged"]
-    best = System(H, T, problem, tol=1e-6).solve(problem, Settings(tol=1e-6))
+    best = Prepared(H, T, problem, tol=1e-6).solve(problem, Settings(tol=1e-6))
     assert found.objective[0] == pytest.approx(best.objective[0], rel=0.05)

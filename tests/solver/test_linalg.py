@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from gorelm._solver.linalg import (
     CholeskyFactor,
     EighFactor,
-    ExplicitInverse,
     WideFactor,
     gram,
     gram_rows,
@@ -45,7 +44,7 @@ def test_solves_the_shifted_system(way, shape):
         np.testing.assert_array_equal(R, before)
 
 
-@pytest.mark.parametrize("kind", [CholeskyFactor, EighFactor, ExplicitInverse])
+@pytest.mark.parametrize("kind", [CholeskyFactor, EighFactor])
 @pytest.mark.parametrize("shape", [(40, 12), (20, 20), (5, 1)])
 def test_times_is_a_product_with_the_gram_matrix(kind, shape):
     rng = np.random.default_rng(2)

@@ -11,7 +11,7 @@ from gorelm._solver.certificate import DIRECTIONS, Directions, Polish
 from gorelm._solver.linalg import EighFactor, gram
 from gorelm._solver.prepared import solve
 from gorelm._solver.problem import Problem
-from gorelm._solver.rows import Rows
+from gorelm._solver.rows import MemoryRows
 from support.oracles import steep_outputs
 
 NO_POLISH = classmethod(lambda *_: None)
@@ -37,10 +37,10 @@ def iterate(data):
         H, T = data
         if omega is not None:
             H, T = omega[:, None] * H, omega[:, None] * T
-        rows, factor = Rows(H, T, omega), EighFactor(gram(H))
+        rows, factor = MemoryRows(H, T, omega), EighFactor(gram(H))
         settings = replace(ADAPTIVE, stop="never", max_iter=n_iter)
-        found = admm.solve(rows, factor, problem, settings, keep_live=True)
-        return rows, factor, found.live.iterate
+        found = admm.solve(rows, factor, problem, settings, keep_checkpoint=True)
+        return rows, factor, found.checkpoint.iterate
 
     return run
 
@@ -72,7 +72,7 @@ def test_leading_directions_are_set_right(data, iterate, loss):
 def test_guess_is_near_the_sum(data, iterate):
     rows, factor, s = iterate(Problem("l21", 1.0, 0.0, 1e-3))
     polish, which = Polish(rows, Directions.of(factor, rows.H)), np.array([0])
-    guess = polish.guess(s, which)
+    guess = polish.estimate(s, which)
     summed = polish.summed(guess, np.array([True]))
     np.testing.assert_allclose(summed.HtY[:, 0], data[0].T @ guess.Y[:, 0], atol=1e-9)
     raw = s.rho[0] * s.HtU

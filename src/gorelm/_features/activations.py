@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gorelm._solver.problem import Array as FloatArray
+from gorelm._typing import Array as FloatArray
 
 __all__ = ["ACTIVATIONS", "Activation"]
 

@@ -24,7 +24,7 @@ from scipy.special import ndtri
 from sklearn.utils import check_random_state
 
 from gorelm._features.activations import ACTIVATIONS, Activation
-from gorelm._solver.problem import Array as FloatArray
+from gorelm._typing import Array as FloatArray
 
 __all__ = ["ACTIVATIONS", "HiddenLayer"]
 

@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.special import ndtri
 from sklearn.utils.sparsefuncs import mean_variance_axis, min_max_axis
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = [
     "INPUT_SCALINGS",

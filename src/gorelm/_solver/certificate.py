@@ -1,4 +1,18 @@
-"""How far an iterate is from the optimum, proven; and the paper's stopping rule."""
+r"""Everything that proves: lower bounds on the optimum, how to improve them, stopping rules.
+
+The multipliers :math:`Y = \rho U` of an iterate are dual feasible for the loss by construction of
+its proximal map, so each check has a lower bound on the optimum (`Problem.dual_values`) for nearly
+nothing. Four things make the bound better than that of the last multipliers alone:
+
+- `improve_bound`: a convex combination of feasible multipliers is feasible (`Mixture`);
+- `_bound_from_feasible`, without ridge: the last feasible point on the way from strictly feasible
+  multipliers of another problem to Y;
+- `_correct_bound`, without ridge: multipliers moved by HA so that H'Y obeys the limit :math:`l_1`;
+- `Polish`: Y corrected in the leading directions of H, where most of its error is.
+
+`certify` takes H'U from the loop's recursion; `verify` sums it over the rows again before a problem
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +23,15 @@ import numpy as np
 from scipy import linalg
 
 from gorelm._solver.linalg import EighFactor, Factor, above_rounding, gram, product
-from gorelm._solver.problem import Array, Problem
-from gorelm._solver.rows import Moves, Rows, squares
-from gorelm._solver.state import Inside, Iterate, Mask, Mixture
-from gorelm._solver.threads import spread
+from gorelm._solver.problem import Problem
+from gorelm._solver.rows import MemoryRows, Rows, StepSums, squares
+from gorelm._solver.state import Iterate, Mixture, StrictlyFeasible
+from gorelm._typing import Array, Indices, Mask
 
 __all__ = [
-    "DIRECTIONS",
     "MANY_NEW",
     "Directions",
     "Polish",
-    "Polished",
     "certify",
     "improve_bound",
     "prove",
@@ -30,7 +42,7 @@ __all__ = [
 
 
 def certify(
-    s: Iterate, moves: Moves | None, rows: Rows, factor: Factor, *, thorough: bool = True
+    s: Iterate, sums: StepSums | None, rows: Rows, factor: Factor, *, thorough: bool = True
 ) -> tuple[Array, Array]:
     """Improve the iterate's lower bounds by what its multipliers prove.
 
@@ -42,62 +54,63 @@ def certify(
     objective, gap : array (P,)
         Of the weights B (for the squared loss, of the answer); for `gap` see `Solution.dual_gap`.
     """
-    if moves is None:  # squared loss: the residual itself is the dual point
+    if sums is None:  # squared loss: the residual itself is the dual point
         (HtY, YT, YY), scale = rows.residual_sums(s.answer), s.problem.tau
         loss = capped = 0.5 * scale * YY
         penalty = s.problem.penalty_values(s.answer)
         bound, s.scale = s.problem.dual_values(scale[:, None] * HtY, scale * YT, scale**2 * YY)
         s.bound = np.maximum(s.bound, bound)
     else:
-        loss, capped = moves.loss
+        loss, capped = sums.loss
         penalty = s.problem.penalty_values(s.B)
-        bound = improve_bound(s, moves.UT, moves.UU, mix=moves.exact)
+        bound = improve_bound(s, sums.UT, sums.UU)
         s.correction = None
-        bound, alone = _bound_from_inside(s, moves, bound)
+        bound, alone = _bound_from_feasible(s, sums, bound)
         if s.sigma is not None and rows.complete:
-            _correct_bound(s, moves, bound, rows, factor, alone | thorough)
+            _correct_bound(s, sums, bound, rows, factor, alone | thorough)
     return loss + penalty, _gap(s.bound, loss, capped, penalty)
 
 
-def prove(s: Iterate, moves: Moves, polish: Polish, gap: Array, tol: float) -> Array:
+def prove(s: Iterate, sums: StepSums, polish: Polish, gap: Array, tol: float) -> Array:
     """Improve the bounds of problems whose weights have settled by polished multipliers.
 
-    Where these promise a gap of `tol`, they are summed up over the rows, for a proof.
+    An estimate of their H'Y tells where they will meet `tol`; only there it is summed over the
+    rows, for a proof.
 
     Returns
     -------
     gap : array (P,)
         The `gap` given, or that of a new bound.
     """
-    loss, capped = moves.loss
+    loss, capped = sums.loss
     penalty = s.problem.penalty_values(s.B)
     objective = loss + penalty
     settled = np.abs(objective - s.objective) <= tol * objective
     (which,) = np.nonzero(settled & (gap > tol))
     if not len(which):
         return gap
-    guess = polish.guess(s, which)
-    promised = _gap(_polished_bound(s, which, guess), loss[which], capped[which], penalty[which])
+    estimate = polish.estimate(s, which)
+    promised = _gap(_polished_bound(s, which, estimate), loss[which], capped[which], penalty[which])
     promising = promised <= tol
     which = which[promising]
     if len(which):
-        bound = _polished_bound(s, which, polish.summed(guess, promising))
+        bound = _polished_bound(s, which, polish.summed(estimate, promising))
         s.bound, s.summed, s.polished = s.bound.copy(), s.summed.copy(), s.polished.copy()
         s.polished[which] = bound > s.bound[which]
         s.bound[which] = s.summed[which] = np.maximum(bound, s.summed[which])
     return _gap(s.bound, loss, capped, penalty)
 
 
-def _polished_bound(s: Iterate, which: Mask, given: Polished) -> Array:
+def _polished_bound(s: Iterate, which: Indices, given: Polished) -> Array:
     problem = s.problem.select(which)
     bound, _ = problem.dual_values(given.HtY, given.YT, given.YY)
-    if s.inside is None:
+    if s.feasible is None:
         return bound
-    return _or_from_inside(problem, s.inside.take(which), given.HtY, given.YT, given.YY, bound)
+    return _or_from_feasible(problem, s.feasible.take(which), given.HtY, given.YT, given.YY, bound)
 
 
 def verify(
-    s: Iterate, moves: Moves, answer: Array, which: Mask, rows: Rows, tol: float
+    s: Iterate, sums: StepSums, answer: Array, which: Mask, rows: Rows, tol: float
 ) -> tuple[Array, Array, bool]:
     """Judge the answers (L, ., m) to the problems `which` by the rows themselves.
 
@@ -113,41 +126,34 @@ def verify(
         been taken back.
     """
     problem, cap = s.problem.select(which), s.cap[which]
-    known = s.sigma is None and moves.exact
-    loss, capped = moves.loss[:, which] if known else rows.loss(answer, problem, cap)
+    loss, capped = sums.loss[:, which] if s.sigma is None else rows.loss(answer, problem, cap)
     penalty = problem.penalty_values(answer)
-    sound = _summed_again(s, moves, which & (s.bound > s.summed), rows, tol)
+    sound = _summed_again(s, sums, which & (s.bound > s.summed), rows, tol)
     return loss + penalty, _gap(s.bound[which], loss, capped, penalty), sound
 
 
-def _summed_again(s: Iterate, moves: Moves, which: Mask, rows: Rows, tol: float) -> bool:
+def _summed_again(s: Iterate, sums: StepSums, which: Mask, rows: Rows, tol: float) -> bool:
     """Compare bounds made of the recursion with sums over the rows; see `verify`."""
     if not which.any():
         return True
-    problem, rho, UT, UU = s.problem.select(which), s.rho[which], moves.UT[which], moves.UU[which]
-    HtU, inside = rows.pull(which), None if s.inside is None else s.inside.take(which)
-    bound, _ = _bound(problem, rho, HtU, UT, UU)
-    sound = True
-    if moves.exact:
-        believed, _ = _bound(problem, rho, s.HtU[:, which], UT, UU)
-        size = moves.loss[1][which] + problem.penalty_values(s.B[:, which])
-        sound = bool((np.abs(believed - bound) <= 0.01 * tol * size).all())
-    elif inside is not None:
-        bound = _or_from_inside(problem, inside, *_scaled(rho, HtU, UT, UU), bound)
+    problem, rho, UT, UU = s.problem.select(which), s.rho[which], sums.UT[which], sums.UU[which]
+    bound, _ = _bound(problem, rho, rows.HtU(which), UT, UU)
+    believed, _ = _bound(problem, rho, s.HtU[:, which], UT, UU)
+    size = sums.loss[1][which] + problem.penalty_values(s.B[:, which])
+    sound = bool((np.abs(believed - bound) <= 0.01 * tol * size).all())
     s.bound, s.summed = s.bound.copy(), s.summed.copy()
-    if not (sound and moves.exact):
+    if not sound:
         s.bound[which] = np.maximum(bound, s.summed[which])
         s.mixture = Mixture.empty(s.B)  # made of the same sums
     s.summed[which] = s.bound[which]
     return sound
 
 
-def improve_bound(s: Iterate, UT: Array, UU: Array, *, mix: bool = True) -> Array:
+def improve_bound(s: Iterate, UT: Array, UU: Array) -> Array:
     r"""Improve the lower bounds by the multipliers rho U, and by mixing them into earlier ones.
 
     Multipliers swing around the optimum, and what lies between two that are feasible is feasible:
-    the best point of the segment from the mixture so far to the new one is a parabola's. A mixture
-    cannot be summed up again, so there is none (`mix`) while steps are not exact.
+    the best point of the segment from the mixture so far to the new one is a parabola's.
 
     Returns
     -------
@@ -157,7 +163,7 @@ def improve_bound(s: Iterate, UT: Array, UU: Array, *, mix: bool = True) -> Arra
     bound, s.scale = _bound(s.problem, s.rho, s.HtU, UT, UU)
     s.bound = np.maximum(s.bound, bound)
     ridge = s.problem.l2 > 0
-    if mix and ridge.any():
+    if ridge.any():
         l2 = np.where(ridge, s.problem.l2, 1.0)
         size = s.scale * s.rho
         old = s.mixture
@@ -190,46 +196,46 @@ def _gap(bound: Array, loss: Array, capped: Array, penalty: Array) -> Array:
     return np.maximum(objective - bound, 0.0) / size
 
 
-def _bound_from_inside(s: Iterate, moves: Moves, plain: Array) -> tuple[Array, Mask]:
-    r"""Improve the bounds of problems without ridge for which multipliers inside are known.
+def _bound_from_feasible(s: Iterate, sums: StepSums, plain: Array) -> tuple[Array, Mask]:
+    r"""Improve the bounds of problems without ridge by strictly feasible multipliers, where known.
 
-    Those of the iterate, Y, leave the limit of some rows of H'Y by a few percent. The point next to
-    them on the way from :math:`Y_0`, where no row is at its limit, is feasible; unless
-    :math:`Y_0 = 0`, that costs little.
+    Those of the iterate, Y, exceed the limit of some rows of H'Y by a few percent. The last
+    feasible point on the way from :math:`Y_0`, where no row is at its limit, to Y is a bound that
+    costs little, unless :math:`Y_0 = 0`.
 
     Returns
     -------
     bound : array (P,)
-        The best that the new multipliers prove: `plain`, or the point on that way.
+        The best that the new multipliers prove: `plain`, or that point.
     alone : mask (P,)
-        The problems of which none are known.
+        The problems of which no such multipliers are known.
     """
-    if s.inside is None:
+    if s.feasible is None:
         return plain, np.ones(len(plain), dtype=bool)
-    known = _knows_inside(s.problem, s.inside)
-    Y = _scaled(s.rho, s.HtU, moves.UT, moves.UU)
-    best = _or_from_inside(s.problem, s.inside, *Y, plain)
+    known = _knows_feasible(s.problem, s.feasible)
+    Y = _scaled(s.rho, s.HtU, sums.UT, sums.UU)
+    best = _or_from_feasible(s.problem, s.feasible, *Y, plain)
     s.bound = np.maximum(s.bound, best)
     s.scale = np.where(known, 1.0, s.scale)
     return best, ~known
 
 
-def _or_from_inside(
-    problem: Problem, inside: Inside, HtY: Array, YT: Array, YY: Array, plain: Array
+def _or_from_feasible(
+    problem: Problem, feasible: StrictlyFeasible, HtY: Array, YT: Array, YY: Array, plain: Array
 ) -> Array:
-    """Bound by `plain`, or by the last feasible point on the way from `inside` to Y."""
-    share = problem.farthest_within(inside.HtY, HtY)
+    """Bound by `plain`, or by the last feasible point on the way from `feasible` to Y."""
+    share = problem.farthest_within(feasible.HtY, HtY)
     value = -YT - 0.5 * problem.curvature * YY
-    between = (1.0 - share) * inside.value + share * value  # or more: values are concave
-    return np.where(_knows_inside(problem, inside), np.maximum(plain, between), plain)
+    between = (1.0 - share) * feasible.value + share * value  # or more: values are concave
+    return np.where(_knows_feasible(problem, feasible), np.maximum(plain, between), plain)
 
 
-def _knows_inside(problem: Problem, inside: Inside) -> Mask:
-    return np.asarray((problem.l2 == 0) & (inside.value > 0))
+def _knows_feasible(problem: Problem, feasible: StrictlyFeasible) -> Mask:
+    return np.asarray((problem.l2 == 0) & (feasible.value > 0))
 
 
 def _correct_bound(
-    s: Iterate, moves: Moves, plain: Array, rows: Rows, factor: Factor, wanted: Mask
+    s: Iterate, sums: StepSums, plain: Array, rows: Rows, factor: Factor, wanted: Mask
 ) -> None:
     r"""Improve the bounds of problems without ridge (:math:`l_2 = 0`), where `wanted`.
 
@@ -247,27 +253,23 @@ def _correct_bound(
     problem, rho = s.problem.select(which), s.rho[which]
     sigma_V = s.sigma[which][:, None] * s.V[:, which]
     shift = s.sigma[which] / rho
-    HtU = s.HtU[:, which] if moves.exact else rows.pull(which)
-    A = factor.solve(shift, rho[:, None] * HtU + sigma_V)
-    reach, YY = rows.corrected(A, which, problem, rho)
+    A = factor.solve(shift, rho[:, None] * s.HtU[:, which] + sigma_V)
+    reach, YY = rows.corrected_dual(A, which, problem, rho)
     shrink = 1.0 / np.maximum(reach, 1.0)
     HtT = np.broadcast_to(rows.HtT[:, None], A.shape)
-    YT = rho * moves.UT[which] - np.einsum("lpm,lpm->p", A, HtT)
+    YT = rho * sums.UT[which] - np.einsum("lpm,lpm->p", A, HtT)
     bound, scale = problem.dual_values(
         shrink[:, None] * (shift[:, None] * A - sigma_V), shrink * YT, shrink**2 * YY
     )
     better = bound > plain[which]
     s.bound[which] = np.maximum(s.bound[which], bound)
-    if not moves.exact:  # and this one is summed over the rows
-        s.summed = s.summed.copy()
-        s.summed[which] = np.maximum(s.summed[which], bound)
     s.scale[which] = np.where(better, scale * shrink, s.scale[which])
     s.correction = np.zeros_like(s.B)
     s.correction[:, which[better]] = A[:, better]
 
 
 def residuals_small(
-    s: Iterate, moves: Moves | None, rows: Rows, eps_abs: float, eps_rel: float
+    s: Iterate, sums: StepSums | None, rows: Rows, eps_abs: float, eps_rel: float
 ) -> Mask:
     """Apply the paper's stopping rule."""
     # The constraint's terms E; (HB, B); Z; T, each with its own norm.
@@ -280,12 +282,12 @@ def residuals_small(
         weights = weights + squares(s.B)
         multipliers = multipliers + s.sigma[:, None] * s.V
         sizes.append(squares(s.Z))
-    if moves is not None:
-        primal = primal + moves.primal
+    if sums is not None:
+        primal = primal + sums.primal
         dual = dual + s.rho[:, None] * s.HtE_change
-        weights = weights + moves.hidden
+        weights = weights + sums.hidden
         multipliers = multipliers + s.rho[:, None] * s.HtU
-        sizes += [moves.error, np.full_like(primal, rows.TT())]
+        sizes += [sums.error, np.full_like(primal, rows.TT())]
     largest = np.sqrt(np.max([*sizes, weights], axis=0))
     absolute = np.sqrt(s.B.shape[0] * s.B.shape[2]) * eps_abs
     small_primal = np.sqrt(primal) < absolute + eps_rel * largest
@@ -293,45 +295,29 @@ def residuals_small(
     return np.asarray(small_primal & small_dual)
 
 
-def residuals(s: Iterate, moves: Moves | None) -> tuple[Array, Array]:
+def residuals(s: Iterate, sums: StepSums | None) -> tuple[Array, Array]:
     """Norms of (HB - T - E, B - Z) and of (rho (E - E_old), sigma (Z - Z_old)), shape (P,)."""
     primal: Array = np.zeros(len(s.rho))
     dual: Array = np.zeros(len(s.rho))
-    if moves is not None:
-        primal, dual = moves.primal, (s.rho * np.sqrt(moves.error_change)) ** 2
+    if sums is not None:
+        primal, dual = sums.primal, (s.rho * np.sqrt(sums.error_change)) ** 2
     if s.sigma is not None:
         primal = primal + squares(s.B - s.Z)
         dual = dual + squares(s.sigma[:, None] * s.Z_change)
     return np.sqrt(primal), np.sqrt(dual)
 
 
-# == src/gorelm/polish.py
-# r"""Multipliers that prove more, set right in the few directions that H magnifies most.
-#
-# The multipliers Y of an iterate prove a lower bound that falls with the distance of H'Y from where
-# it will end, :math:`-(l_2 B + \sigma V)`, squared and divided by :math:`l_2`. Where the ridge is
-# small, the weights settle long before that distance has: not because Y were far from its end, but
-# because H magnifies what is left. Hidden outputs have a few very large singular values, so most of
-# the distance lies in as many directions. With the leading eigenvectors W of H'H and Q = HW, two maps
-# in turn,
-#
-# .. math:: Y \leftarrow Y - Q (Q'Q)^{-1} \bigl[Q'Y + W'(l_2 B + \sigma V)\bigr],
-#           \qquad Y \leftarrow \text{the nearest point of the loss's dual ball},
-#
-# set these directions right while every y_i stays where it may be. They take a fraction of an
-# iteration, and what they change in the other directions is so little that a guess of the bound
-# without it tells when to sum up H'Y for a proof.
-# """
+# -- polished multipliers
+# ----------------------------------------------------------------------------
 
-
-# How often to set them right: 2 to 6 took as many iterations on rf1.
+# Rounds of correction and projection: 2 to 6 took as many iterations on rf1.
 POLISH_ROUNDS = 3
-# Of a direction's square, the share that full nodes must have to take something over.
-SPARE = 1e-3
+# Ridge of the least-squares problem in `Polish.without`, in units of a direction's squared norm.
+_SPARE_RIDGE = 1e-3
 
 
 class Polished(NamedTuple):
-    """Polished multipliers and what bounds are made of."""
+    """Polished multipliers, and the sums that a bound needs."""
 
     Y: Array  # (N, P, m)
     HtY: Array  # (L, P, m)
@@ -340,35 +326,49 @@ class Polished(NamedTuple):
 
 
 class Polish:
-    """Sets the multipliers of some problems right in the leading directions of H.
+    r"""Corrects the multipliers of some problems in the leading directions of H.
+
+    The multipliers Y of an iterate prove a bound that is worse the farther H'Y is from its value at
+    the optimum, :math:`-(l_2 B + \sigma V)`: by that distance squared, divided by :math:`2 l_2`.
+    Where the ridge is small the weights settle long before the bound, because H magnifies what is
+    left of the error of Y. Hidden outputs have a few very large singular values, so most of the
+    distance lies in as many directions. With the leading eigenvectors W of H'H and Q = HW, two maps
+    in turn,
+
+    .. math:: Y \leftarrow Y - Q (Q'Q)^{-1} \bigl[Q'Y + W'(l_2 B + \sigma V)\bigr],
+              \qquad Y \leftarrow \text{projection onto the loss's dual ball},
+
+    correct these directions and keep Y feasible. They take a fraction of an iteration, and change
+    the other directions so little that an estimate of the bound without that change tells when H'Y
+    is worth summing over the rows, for a proof.
 
     Parameters
     ----------
-    rows : Rows
-        Owner of H, T and the multipliers, in memory.
+    rows : MemoryRows
+        Owner of H, T and the multipliers.
     directions : Directions
-        Those to set right.
+        Those to correct.
     """
 
-    def __init__(self, rows: Rows, directions: Directions) -> None:
+    def __init__(self, rows: MemoryRows, directions: Directions) -> None:
         self._rows, self._directions = rows, directions
-        self._last: tuple[Array, Mask, Array] | None = None  # the last guess: B, which, Y
+        self._last: tuple[Array, Indices, Array] | None = None  # the last estimate: B, which, Y
 
     @classmethod
     def where_it_pays(
         cls, rows: Rows, factor: Factor, problem: Problem, directions: Directions | None = None
     ) -> Polish | None:
-        """Return one where multipliers are at hand and in a ball, and directions are known.
+        """Return one for robust losses on rows in memory, where the leading directions are known.
 
         A single fit does not know them, and to find them costs as much as it saves.
         """
-        if not (rows.in_memory and rows.complete and problem.loss != "squared"):
+        if not (isinstance(rows, MemoryRows) and rows.complete and problem.loss != "squared"):
             return None
         if directions is None and isinstance(factor, EighFactor):
             directions = Directions.of(factor, rows.H)
         return None if directions is None else cls(rows, directions)
 
-    def multipliers(self, s: Iterate, which: Mask) -> Array:
+    def multipliers(self, s: Iterate, which: Indices) -> Array:
         """Return polished multipliers (N, ., m) of the problems `which` (indices)."""
         if self._last is not None and self._last[0] is s.B:
             _, known, Y = self._last
@@ -376,29 +376,29 @@ class Polish:
                 return Y[:, np.searchsorted(known, which)]
         return self._polished(s, which)[0]
 
-    def guess(self, s: Iterate, which: Mask) -> Polished:
-        """Polish the multipliers of the problems `which` (indices) and guess their H'Y."""
+    def estimate(self, s: Iterate, which: Indices) -> Polished:
+        """Polish the multipliers of the problems `which` (indices) and estimate their H'Y."""
         vectors = self._directions.vectors
         Y, QtY = self._polished(s, which)
         self._last = s.B, which, Y
         HtU = s.rho[which, None] * s.HtU[:, which]
         known = HtU.reshape(len(HtU), -1)
-        guess = known + vectors @ (QtY - vectors.T @ known)
+        estimate = known + vectors @ (QtY - vectors.T @ known)
         YT = np.einsum("npm,nm->p", Y, self._rows.T, dtype=float)
         YY = np.einsum("npm,npm->p", Y, Y, dtype=float)
-        return Polished(Y, guess.reshape(HtU.shape), YT, YY)
+        return Polished(Y, estimate.reshape(HtU.shape), YT, YY)
 
     def summed(self, given: Polished, which: Mask) -> Polished:
         """Sum up the H'Y of some over the rows."""
         Y = given.Y[:, which]
-        return Polished(Y, self._rows.summed(Y), given.YT[which], given.YY[which])
+        return Polished(Y, self._rows.products(Y), given.YT[which], given.YY[which])
 
     def without(self, B: Array, full: Mask) -> Array:
         r"""Empty the nodes (L, P, 1) or cells (L, P, m) of B that are not `full`.
 
-        What they said in the leading directions, the others say instead: small weights of many
-        nodes add up there. With rows :math:`W_e` of the emptied and :math:`W_f` of the others,
-        these get :math:`W_f (W_f'W_f + \varepsilon I)^{-1} W_e'B_e` more.
+        The other nodes take over their outputs in the leading directions, where small weights of
+        many nodes add up. With rows :math:`W_e` of the emptied and :math:`W_f` of the others,
+        the others get :math:`W_f (W_f'W_f + \varepsilon I)^{-1} W_e'B_e` more.
         """
         vectors = self._directions.vectors
         kept: Array = B * full
@@ -408,11 +408,11 @@ class Polish:
             p, targets = at[0], slice(None) if full.shape[2] == 1 else at[1]
             some = vectors * full[:, p, at[1]][:, None]
             inner = some.T @ some
-            inner.flat[:: len(inner) + 1] += SPARE
+            inner.flat[:: len(inner) + 1] += _SPARE_RIDGE
             kept[:, p, targets] += some @ np.linalg.solve(inner, lost[:, p, targets])
         return kept
 
-    def _polished(self, s: Iterate, which: Mask) -> tuple[Array, Array]:
+    def _polished(self, s: Iterate, which: Indices) -> tuple[Array, Array]:
         """Return Y (N, ., m) and Q'Y, whose problems and targets are one axis."""
         vectors, values = self._directions.vectors, self._directions.values
         Q = self._directions.outputs.astype(self._rows.dtype, copy=False)
@@ -434,25 +434,21 @@ class Polish:
                 Qty = Q.T @ y
             Y[:, k], QtY[:, k] = y, Qty
 
-        for _ in spread(polish, range(len(which))):
-            pass
+        for k in range(len(which)):
+            polish(k)
         return Y, QtY.reshape(len(QtY), -1)
-
-
-# == src/gorelm/directions.py
-# """The few directions of the weights that H magnifies most, and how they change as H grows."""
 
 
 # How many: 16 to 100 took as many iterations of paths on rf1.
 DIRECTIONS = 32
-# New nodes from which on directions are sooner found anew than turned.
+# New nodes from which on directions are found sooner anew than by `Directions.extend`.
 MANY_NEW = 256
 # Rounds of subspace iteration. The spectrum of hidden outputs falls steeply.
 _SUBSPACE_ROUNDS = 3
 
 
 class Directions:
-    r"""Orthonormal directions W of the weights with orthogonal outputs Q = HW.
+    r"""The leading directions of H: orthonormal W whose outputs Q = HW are orthogonal.
 
     Parameters
     ----------
@@ -479,7 +475,7 @@ class Directions:
 
     @classmethod
     def find(cls, H: Array, factor: Factor) -> Directions:
-        """Look for them: products of H'H with anything turn towards them."""
+        """Find them by subspace iteration with H'H."""
         count = min(DIRECTIONS, *H.shape)
         W = np.random.default_rng(0).standard_normal((H.shape[1], count))
         for _ in range(_SUBSPACE_ROUNDS):
@@ -493,7 +489,7 @@ class Directions:
         return found
 
     def extend(self, dH: Array, corner: Array | None = None) -> None:
-        """Turn towards new nodes dH (N, d), within what these and W span.
+        """Follow H to [H, dH]: the leading directions within what W and the new nodes span.
 
         `corner` is dH'dH (lower triangle), where it is known.
         """

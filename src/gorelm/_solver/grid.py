@@ -1,39 +1,46 @@
-"""Solve a grid of penalties in waves: each problem begins where others have ended.
+"""Solve a grid of penalties with warm starts: every l1_ratio, every lam.
 
-A line holds the problems of one l1_ratio, one for each lam, and is solved from coarse to fine: a
-problem begins between its solved neighbours. The first of a line begin where those of the same lam
-ended in the line before. So a line can begin as soon as the line before it goes on to its second
-level: a wave is one batch of problems from several lines, each one level behind the one before.
+A *line* holds the problems of one l1_ratio, one for each lam. It is solved level by level, from
+coarse to fine (every eighth lam, then what lies between): a problem starts between its solved
+neighbours. The first level of a line starts where the problems of the same lam ended in the line
+before. So a line can start as soon as the line before it goes on to its second level: a *wave* is
+one batch of problems from several lines, each one level behind the one before. Wide batches are
+where BLAS is fast.
 
-Without ridge (l1_ratio = 1) multipliers prove a bound only while no row of H'Y is longer than
-:math:`l_1`. Multipliers of other problems are well within that limit and not much worse: on the way
-from them to those of the iterate lies a good bound, see `gorelm._solver.certificate`.
+Two accelerators for sparse penalties, each measured by benchmarks/ablation.py:
+
+- *Working sets.* A problem with few active nodes is first solved on these and on the nodes whose
+  row of H'Y is near its limit, again with those that turn out to be beyond it, and then on all
+  nodes.
+- *Strictly feasible multipliers.* Without ridge (l1_ratio = 1) multipliers prove a bound only while
+  no row of H'Y is longer than l1. Multipliers of other problems are well within that limit and not
+  much worse: on the way from them to those of the iterate lies a good bound
+  (`gorelm._solver.certificate`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from gorelm._solver.admm import Record, Settings, Solution, State
-from gorelm._solver.linalg import Indices
-from gorelm._solver.prepared import System
-from gorelm._solver.problem import Array, Problem, norms
-from gorelm._solver.state import Inside, Mask
-from gorelm._solver.threads import alone
+from gorelm._solver.admm import Settings
+from gorelm._solver.prepared import PathProblem, Prepared
+from gorelm._solver.problem import Problem, norms
+from gorelm._solver.state import Solution, StrictlyFeasible, WarmStart
+from gorelm._solver.threads import one_blas_thread
+from gorelm._typing import Array, Callback, Indices, Record
 
 __all__ = ["Grid"]
 
 COARSEST = 8
-# How far inside the limits of a problem without ridge the multipliers of another are to be: as
+# How far within the limits of a problem without ridge the multipliers of another are to be: as
 # expected of them, and at least.
-INSIDE, ALMOST = 0.75, 0.95
-# A share of all nodes that is few, and how near its limit a node's row of H'Y is to be for the node
-# to count among those that may become active.
-FEW, NEAR = 0.4, 0.9
+EXPECTED_WITHIN, AT_LEAST_WITHIN = 0.75, 0.95
+# The largest share of all nodes that a working set may have, and how near its limit a node's row of
+# H'Y is to be for the node to be in it.
+WORKING_SET, NEAR = 0.4, 0.9
 
 
 @dataclass(eq=False)
@@ -43,9 +50,9 @@ class _Line:
     ratio: float
     problem: Problem
     last: _Line | None  # the line before, if it is to help
-    states: list[State | None]
+    states: list[WarmStart | None]
     bounds: Array
-    inside: dict[int, Inside] = field(default_factory=dict)  # made of some states' multipliers
+    feasible: dict[int, StrictlyFeasible] = field(default_factory=dict)  # of some states
 
     @classmethod
     def empty(cls, ratio: float, lams: Array, like: Problem, last: _Line | None) -> _Line:
@@ -56,27 +63,28 @@ class _Line:
 
     def forget(self) -> None:
         """Drop the states, which nobody will need."""
-        self.states, self.inside = [None] * len(self.states), {}
+        self.states, self.feasible = [None] * len(self.states), {}
 
     def solved(self, step: int = 1) -> list[tuple[_Line, int]]:
         """Every `step`-th problem, as far as they have been solved."""
         every = range(0, len(self.states), step)
         return [(self, p) for p in every if self.states[p] is not None]
 
-    def reach(self, p: int) -> float:
-        """Guess how long the longest row of H'Y is; at the optimum, unless H is wide, so it is."""
+    def expected_reach(self, p: int) -> float:
+        """Estimate the longest row of H'Y: its value at the optimum, unless H is wide."""
         state = self.states[p]
         longest = 0.0 if state is None else norms(state.coef, grouped=self.problem.grouped).max()
         return float(self.problem.l1[p] + self.problem.l2[p] * longest)
 
-    def inside_of(self, p: int, system: System) -> Inside:
+    def feasible_of(self, p: int, prepared: Prepared) -> StrictlyFeasible:
         """Sum up the multipliers of problem p, once."""
         state = self.states[p]
-        if p not in self.inside and state is not None:
-            self.inside[p] = system.inside(state.dual, self.problem.select(np.array([p])))
-        return self.inside[p]
+        if p not in self.feasible and state is not None:
+            one = self.problem.select(np.array([p]))
+            self.feasible[p] = prepared.dual_point(state.dual, one)
+        return self.feasible[p]
 
-    def take(self, p: int) -> State:
+    def take(self, p: int) -> WarmStart:
         """Return the state of a solved problem."""
         state = self.states[p]
         if state is None:
@@ -89,11 +97,11 @@ class _Batch:
     """Problems to solve together."""
 
     lines: list[_Line]  # of each problem
-    number: Mask  # of each problem's line
-    which: Mask  # of its line's problems
+    number: Indices  # of each problem's line
+    which: Indices  # of its line's problems
     problem: Problem
-    start: State | None
-    spent: list[int]  # iterations on few nodes
+    start: WarmStart | None
+    spent: list[int]  # iterations on working sets
 
 
 class Grid:
@@ -101,8 +109,8 @@ class Grid:
 
     Parameters
     ----------
-    system, like, lams, settings, callback
-        As for `solve_path`.
+    path, like, lams, settings, callback
+        As for `gorelm.path.solve_path`.
     at_once : int
         Most problems in a batch.
     room : float
@@ -111,19 +119,19 @@ class Grid:
 
     def __init__(
         self,
-        system: System,
+        path: PathProblem,
         like: Problem,
         lams: Array,
         settings: Settings,
         at_once: int,
         room: float,
-        callback: Callable[[Record], Any] | None,
+        callback: Callback | None,
     ) -> None:
-        self.system, self.like, self.lams, self.settings = system, like, lams, settings
+        self.path, self.like, self.lams, self.settings = path, like, lams, settings
         self.at_once, self.room, self.callback = at_once, room, callback
         self.steps = _steps(len(lams))
 
-    def solve(self, ratios: Array, kept: int) -> Iterator[tuple[Mask, Mask, Solution]]:
+    def solve(self, ratios: Array, kept: int) -> Iterator[tuple[Indices, Indices, Solution]]:
         """Solve all lines; yields indices of ratios and of lams, and the solutions there.
 
         Parameters
@@ -153,13 +161,13 @@ class Grid:
 
     def _wave(
         self, lines: list[_Line], levels: dict[int, int], *, warm: bool
-    ) -> Iterator[tuple[Mask, Mask, Solution]]:
+    ) -> Iterator[tuple[Indices, Indices, Solution]]:
         """Solve one level of each of some lines, in as many batches as memory asks for."""
         points = [
             (k, p) for k, level in levels.items() for p in self._points(lines[k], level, warm)
         ]
-        # What may help those without ridge: how many problems and lines memory allows at a time
-        # must not matter, so it is what waves know, and nothing of this one.
+        # The multipliers that may help problems without ridge: how many problems and lines memory
+        # allows at a time must not matter, so those of earlier waves alone.
         solved = {}
         for k, level in levels.items():
             line, last = lines[k], lines[k].last
@@ -194,7 +202,7 @@ class Grid:
         for k, p in points if warm else []:
             start = self._begin(lines[k], p, levels[k])
             if start is not None:
-                start.inside = self._inside(lines[k].problem.select(np.array([p])), solved[k])
+                start.feasible = self._feasible(lines[k].problem.select(np.array([p])), solved[k])
                 starts.append(start)
         number, which = np.array(points).T
         return _Batch(
@@ -202,20 +210,20 @@ class Grid:
             number,
             which,
             Problem.join([lines[k].problem.select(np.array([p])) for k, p in points]),
-            State.join(starts) if len(starts) == len(points) else None,
+            WarmStart.join(starts) if len(starts) == len(points) else None,
             [0] * len(points),
         )
 
-    # -- where problems begin --------------------------------------------------------------------
+    # -- where problems start --------------------------------------------------------------------
 
-    def _begin(self, line: _Line, p: int, level: int) -> State | None:
+    def _begin(self, line: _Line, p: int, level: int) -> WarmStart | None:
         if level == 0:
             return self._as_in_the_last_line(line, p)
         return self._between(line, p, self.steps[level])
 
-    def _as_in_the_last_line(self, line: _Line, p: int) -> State | None:
-        """Begin where the problem of the same lam ended, if with the same coordinates."""
-        n_rows, n_hidden = self.system.H.shape
+    def _as_in_the_last_line(self, line: _Line, p: int) -> WarmStart | None:
+        """Start where the problem of the same lam ended, if with the same coordinates."""
+        n_rows, n_hidden, _ = self.path.shape
         last = line.last
         if last is None or last.states[p] is None:
             return None
@@ -226,15 +234,15 @@ class Grid:
             start.sigma = np.full(1, np.nan)
         return start
 
-    def _between(self, line: _Line, p: int, step: int) -> State:
-        """Mix the states of the neighbours one step to each side.
+    def _between(self, line: _Line, p: int, step: int) -> WarmStart:
+        """Interpolate the states of the neighbours one step to each side.
 
-        The dual is jointly concave in multipliers and lam, so these are mixed in proportion of lam.
-        Weights follow its logarithm more closely.
+        The dual is jointly concave in multipliers and lam, so these are interpolated in lam.
+        Weights follow its logarithm more closely. The optimum is concave in lam and not negative at
+        0: the interpolated bounds are a bound.
         """
         left, right, lam = p - step, p + step, self.lams[p]
         above = self.lams[left]
-        # The optimum is concave in lam and not negative at 0: what lies between bounds is one.
         if right >= len(self.lams):  # the last may have one neighbour only
             start = line.take(left)
             start.bound = lam / above * line.bounds[[left]]
@@ -242,25 +250,27 @@ class Grid:
         below = self.lams[right]
         share = (above - lam) / (above - below)
         log_share = np.log(above / lam) / np.log(above / below)
-        start = State.mix(
+        start = WarmStart.mix(
             line.take(left), line.take(right), np.array([log_share]), np.array([share])
         )
         start.bound = (1 - share) * line.bounds[[left]] + share * line.bounds[[right]]
         return start
 
-    def _inside(self, problem: Problem, solved: list[tuple[_Line, int]]) -> Inside | None:
-        """For a problem without ridge, find the best multipliers of others that are inside."""
+    def _feasible(
+        self, problem: Problem, solved: list[tuple[_Line, int]]
+    ) -> StrictlyFeasible | None:
+        """For a problem without ridge, find the best strictly feasible multipliers of others."""
         if problem.l2.any() or problem.loss == "squared":
             return None
         l1 = problem.l1[0]
-        shape = (self.system.H.shape[1], 1, self.system.T.shape[1])
-        inside = nothing = Inside(np.zeros(shape), np.zeros(1))
-        within = [(line, p) for line, p in solved if line.reach(p) <= INSIDE * l1]
+        _, n_hidden, n_targets = self.path.shape
+        best = nothing = StrictlyFeasible(np.zeros((n_hidden, 1, n_targets)), np.zeros(1))
+        within = [(line, p) for line, p in solved if line.expected_reach(p) <= EXPECTED_WITHIN * l1]
         if within:
             line, p = max(within, key=lambda pair: pair[0].bounds[pair[1]])
-            inside = line.inside_of(p, self.system)
-        longest = norms(inside.HtY, grouped=problem.grouped).max()
-        return inside if longest <= ALMOST * l1 else nothing
+            best = line.feasible_of(p, self._prepared())
+        longest = norms(best.HtY, grouped=problem.grouped).max()
+        return best if longest <= AT_LEAST_WITHIN * l1 else nothing
 
     # -- solving ---------------------------------------------------------------------------------
 
@@ -278,37 +288,39 @@ class Grid:
         callback = None if self.callback is None else tell
         if start is not None and batch.problem.is_sparse and batch.problem.loss != "squared":
             tried: dict[int, Indices] = {}
-            while not stopped and (few := self._few_nodes(batch, start, tried)):
-                with alone():  # threads would wait for each other
+            while not stopped and (few := self._working_sets(batch, start, tried)):
+                with one_blas_thread():  # its threads would wait for each other
                     for i, nodes in few.items():
                         if not stopped:
-                            batch.spent[i] += self._on_few_nodes(batch, i, nodes, start, callback)
+                            taken = self._on_working_set(batch, i, nodes, start, callback)
+                            batch.spent[i] += taken
                 tried.update(few)
-        solution = self.system.solve(
+        solution = self.path.solve(
             batch.problem, self.settings, callback, start=start, keep_state=keep_state
         )
         both = zip(batch.spent, solution.n_iter, strict=True)
         solution.n_iter = [few + all_ for few, all_ in both]
         return solution
 
-    def _few_nodes(
-        self, batch: _Batch, start: State, tried: dict[int, Indices]
+    def _working_sets(
+        self, batch: _Batch, start: WarmStart, tried: dict[int, Indices]
     ) -> dict[int, Indices]:
         """Return the nodes that may matter to each of those problems where these are few.
 
-        Once some have been `tried`: of those problems to which a node left out has turned out to
-        matter.
+        Once some have been `tried`: of those problems of which a node left out has a row of H'Y
+        beyond its limit.
         """
-        H, most = self.system.H, self.settings.max_iter // 2
-        few = min(FEW * min(H.shape), self.room / (len(H) * H.itemsize))
-        active: Mask = np.asarray(start.coef.any(axis=2))
+        prepared, most = self._prepared(), self.settings.max_iter // 2
+        n_rows, n_hidden, _ = prepared.shape
+        few = min(WORKING_SET * min(n_rows, n_hidden), self.room / (n_rows * prepared.itemsize))
+        active = np.asarray(start.coef.any(axis=2))
         count = np.count_nonzero(active, axis=0)
         sparse = [i for i in tried or range(len(count)) if 0 < count[i] <= few]
         sparse = [i for i in sparse if batch.spent[i] < most]
         if not sparse:
             return {}
         some = batch.problem.select(np.array(sparse))
-        pull = norms(self.system.inside(start.dual[:, sparse], some).HtY, grouped=some.grouped)
+        pull = norms(prepared.dual_point(start.dual[:, sparse], some).HtY, grouped=some.grouped)
         pull = pull.reshape(*pull.shape[:2], -1).max(axis=2) / some.l1
         found = {}
         for i, pulled in zip(sparse, pull.T, strict=True):
@@ -319,32 +331,38 @@ class Grid:
                 found[i] = np.flatnonzero(matters | known | beyond)
         return {i: nodes for i, nodes in found.items() if len(nodes) <= few}
 
-    def _on_few_nodes(
+    def _on_working_set(
         self,
         batch: _Batch,
         i: int,
         nodes: Indices,
-        start: State,
-        callback: Callable[[Record], Any] | None,
+        start: WarmStart,
+        callback: Callback | None,
     ) -> int:
-        """Go on with some nodes of a problem alone.
+        """Solve a problem on some nodes alone; `start` is then where that has ended.
 
-        Returns the number of iterations; `start` is then where they have ended.
+        Returns the number of iterations.
         """
         which = np.array([i])
         left = self.settings.max_iter // 2 - batch.spent[i]
 
-        def tell(record: Record) -> Any:
+        def tell(record: Record) -> object:
             # The gap is one among networks of these nodes: it says nothing of all.
             seen = {**record, "problem": float(i), "dual_gap": float("nan")}
             return callback is not None and callback(seen)
 
-        part, one = self.system.part(nodes), start.take(which).part(nodes)
+        part, one = self._prepared().part(nodes), start.take(which).part(nodes)
         settings = replace(self.settings, max_iter=left)
         found = part.solve(batch.problem.select(which), settings, tell, start=one, keep_state=True)
         if found.end is not None and np.isfinite(found.end.coef).all():
             start.put(i, nodes, found.end)
         return found.n_iter[0]
+
+    def _prepared(self) -> Prepared:
+        """Return the decompositions that working sets and strictly feasible multipliers need."""
+        if not isinstance(self.path, Prepared):
+            raise TypeError(f"{type(self.path).__name__} keeps no states to start from")
+        return self.path
 
 
 def _steps(n_lams: int) -> list[int]:

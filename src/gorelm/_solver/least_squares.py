@@ -1,4 +1,9 @@
-"""Closed-form least squares."""
+"""Least squares in closed form: of smallest norm, and for columns or rows that keep coming.
+
+`minimum_norm` is ELM's. `GrowingLeastSquares` (EM-ELM) and `ResidualFitting` (I-ELM) take columns
+of H as they come and keep what the next ones need; `RecursiveRidge` (OS-ELM) takes rows. (Ridge and
+robust losses on an H that grows: `gorelm._solver.prepared.Prepared`.)
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import numpy as np
 from scipy import linalg
 
 from gorelm._solver.linalg import Indices
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = ["GrowingLeastSquares", "RecursiveRidge", "ResidualFitting", "minimum_norm"]
 
@@ -30,14 +35,6 @@ def minimum_norm(H: Array, T: Array, cond: float | None = None) -> Array:
     if failed:
         raise linalg.LinAlgError("the singular value decomposition of the hidden outputs failed")
     return np.asarray(B[:n_hidden])
-
-
-# == src/gorelm/growing.py
-# r"""Least squares for networks that grow: EM-ELM and I-ELM.
-#
-# Both take columns of H as they come and keep what the next ones need. (Ridge and robust losses grow
-# in `gorelm._solver.prepared.System`.)
-# """
 
 
 _EPS = float(np.finfo(float).eps)
@@ -165,10 +162,6 @@ class ResidualFitting:
 def _largest(A: Array) -> float:
     """Norm of the longest column."""
     return float(np.sqrt(np.einsum("ij,ij->j", A, A).max(initial=0.0)))
-
-
-# == src/gorelm/online.py
-# """Ridge over rows that keep coming, none of which is kept."""
 
 
 _QR_BLOCK = 32

@@ -5,8 +5,7 @@ changes (cheapest for one fit); `EighFactor` decomposes once and serves every sh
 problems); `WideFactor` turns a wide H to the N x N side of either.
 
 When the network grows by nodes whose outputs are dH, G = H'H gets a border: K = H'dH to the right
-and D = dH'dH in the corner. `CholeskyFactor` and `ExplicitInverse` (the published way) extend what
-they have instead of starting again.
+and D = dH'dH in the corner. `CholeskyFactor` extends what it has instead of starting again.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ import numpy.typing as npt
 from scipy import linalg
 from scipy.linalg import blas
 
-from gorelm._solver.problem import Array
-from gorelm._solver.threads import pieces, spread
+from gorelm._typing import Array
 
 __all__ = [
     "CholeskyFactor",
     "EighFactor",
-    "ExplicitInverse",
     "Factor",
     "GramSum",
     "RowSpace",
@@ -66,12 +63,7 @@ def product(H: Array, T: Array) -> Array:
     """
     T = np.ascontiguousarray(T)  # whose order in memory would show in the last digit
     if H.dtype == np.float64:
-        total = np.empty((T.shape[1], H.shape[1]), np.result_type(T, H))
-        for _ in spread(
-            lambda some: np.matmul(T.T, H[:, some], out=total[:, some]), pieces(H.shape[1])
-        ):
-            pass
-        return total.T
+        return np.asarray((T.T @ H).T)
     total = np.zeros((T.shape[1], H.shape[1]))
     for start in range(0, len(H), _BLOCK_ROWS):
         rows = slice(start, start + _BLOCK_ROWS)
@@ -232,66 +224,6 @@ class CholeskyFactor:
         self._chol, self._shift, self._fallback = None, np.nan, None
 
 
-class ExplicitInverse:
-    """(G + s I)^-1 itself, grown by its Schur complement: the paper's way, for comparison.
-
-    Cheap to apply and to extend, but every extension adds to the rounding of the last.
-
-    Parameters
-    ----------
-    G : array (L, L)
-        Gram matrix; only the lower triangle is read.
-    """
-
-    def __init__(self, G: Array) -> None:
-        self._gram = _Gram(G)
-        self._shift = np.nan
-        self._inverse: Array = np.empty((0, 0))
-
-    def solve(self, shifts: Array, R: Array) -> Array:
-        """Multiply by the inverse; a new shift means a new inverse."""
-        X = np.empty(R.shape)
-        for p, shift in enumerate(shifts):
-            self.factorise(float(shift))
-            X[:, p] = self._inverse @ R[:, p]
-        return X
-
-    def prepare(self, shifts: Array) -> None:
-        """Leave the work to `solve`."""
-
-    def times(self, X: Array) -> Array | None:
-        """Multiply by G."""
-        return self._gram.times(X)
-
-    def factorise(self, shift: float) -> None:
-        """Make ready for solving with one shift."""
-        if shift != self._shift:
-            self._shift = shift
-            lower = np.tril(self._gram.shifted(shift))
-            self._inverse = linalg.inv(lower + np.tril(lower, -1).T, check_finite=False)
-
-    def extend(self, K: Array, D: Array) -> None:
-        r"""Extend the inverse J of the old part by its Schur complement S = D + sI - K'JK.
-
-        .. math:: \begin{pmatrix} J + JKS^{-1}K'J & -JKS^{-1} \\
-                  -S^{-1}K'J & S^{-1} \end{pmatrix}
-        """
-        self._gram.extend(K, D)
-        if np.isnan(self._shift):
-            return
-        JK = self._inverse @ K
-        lower = np.tril(D)
-        full = lower + np.tril(lower, -1).T
-        S = linalg.inv(full + self._shift * np.eye(len(D)) - K.T @ JK, check_finite=False)
-        JKS = JK @ S
-        self._inverse = np.block([[self._inverse + JKS @ JK.T, -JKS], [-JKS.T, S]])
-
-    def keep(self, nodes: Indices) -> None:
-        """Keep some rows and columns of G; the inverse is made anew when next needed."""
-        self._gram.keep(nodes)
-        self._shift = np.nan
-
-
 def above_rounding(values: Array) -> Array:
     """Raise eigenvalues, in their order, that are noise beside the largest and may be negative."""
     floor = len(values) * np.finfo(float).eps * float(values[-1])
@@ -328,21 +260,11 @@ class EighFactor:
 
     def _scaled(self, X: Array, scales: Array) -> Array:
         """Multiply X (L, P, m) along each eigenvector."""
-        flat, vectors = X.reshape(len(X), -1), self._vectors
-        rotated, scaled = np.empty(X.shape), np.empty(X.shape)
-        flat_rotated, flat_scaled = rotated.reshape(flat.shape), scaled.reshape(flat.shape)
-
-        def rotate(some: slice) -> None:
-            np.matmul(vectors.T[some], flat, out=flat_rotated[some])
-            rotated[some] *= scales[some, ..., None]
-
-        def rotate_back(some: slice) -> None:
-            flat_scaled[some] = (flat_rotated.T @ vectors[some].T).T  # faster than upright
-
-        for turn in (rotate, rotate_back):
-            for _ in spread(turn, pieces(len(X))):
-                pass
-        return scaled
+        rotated = (self._vectors.T @ X.reshape(len(X), -1)).reshape(X.shape)
+        rotated *= scales[..., None]
+        # The transposed product is faster than the product with the vectors on the left.
+        scaled = rotated.reshape(len(X), -1).T @ self._vectors.T
+        return np.ascontiguousarray(scaled.T).reshape(X.shape)
 
 
 class WideFactor:
@@ -414,9 +336,7 @@ class WideFactor:
         return X + rest.reshape(shape) / shifts[:, None]
 
 
-# == src/gorelm/rowspace.py
-# """Fewer rows than nodes: work in the space that the rows span, and follow it as nodes are added."""
-
+# -- wide H: coordinates in its row space ----------------------------------------------------------
 
 _QR_BLOCK = 32
 

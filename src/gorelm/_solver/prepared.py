@@ -1,47 +1,94 @@
-"""H and T with their decompositions, for many problems on one H and for an H that grows.
+"""H and T with their decompositions: from hidden outputs and targets to output weights.
 
-`extend` adds nodes to H and to its decompositions, and `go_on` solves from where the last solution
-ended.
+=====================================  ====================================================
+problem                                how it is solved
+=====================================  ====================================================
+squared loss, no sparse penalty        closed form, one factorisation
+squared loss, sparse penalty           ADMM without the residual split
+robust loss                            ADMM
+N < L and no sparse penalty            first shrunk to N columns by a QR decomposition of H'
+N < L with a sparse penalty            linear systems on the N x N side (`WideFactor`)
+=====================================  ====================================================
+
+`Prepared` keeps the decompositions for many problems on one H, and for an H that grows: `extend`
+adds nodes to H and to its decompositions, `resume` continues where the last solution ended.
+`solve` is for one problem in memory, `solve_rows` for rows of any owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from gorelm._solver import admm
-from gorelm._solver.admm import ADAPTIVE, Record, Settings, Solution, State
+from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.certificate import MANY_NEW, Directions
 from gorelm._solver.linalg import (
     CholeskyFactor,
     EighFactor,
-    ExplicitInverse,
     Factor,
-    Indices,
     RowSpace,
     WideFactor,
     gram,
     gram_rows,
     product,
 )
-from gorelm._solver.mixed_precision import SMALLEST_GAP, QuickRows, short_enough
-from gorelm._solver.problem import Array, Problem, norms
-from gorelm._solver.rows import Rows, cut, factor_for
-from gorelm._solver.state import Inside, Live
+from gorelm._solver.problem import Problem, norms
+from gorelm._solver.rows import MemoryRows, Rows, cut, factor_for
+from gorelm._solver.state import Checkpoint, Solution, StrictlyFeasible, WarmStart
 from gorelm._solver.targets import bring_near, farthest
+from gorelm._typing import Array, Callback, Indices, Mask
 
-__all__ = ["System", "repeat", "ridge_objective", "solve", "solve_rows"]
+__all__ = ["PathProblem", "Prepared", "solve", "solve_rows"]
 
-# What a `System` keeps and cannot shrink to some nodes.
+
+class PathProblem(Protocol):
+    """What `gorelm.path` needs of H and T, wherever they are."""
+
+    keeps_states: bool
+    """Whether a problem can start where another ended."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(N, L, m)."""
+        ...
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of H."""
+        ...
+
+    def solve(
+        self,
+        problem: Problem,
+        settings: Settings = ADAPTIVE,
+        callback: Callback | None = None,
+        *,
+        start: WarmStart | None = None,
+        keep_state: bool = False,
+    ) -> Solution:
+        """Minimise a batch of problems; see `gorelm._solver.admm.solve`."""
+        ...
+
+    def largest_pull(self, problem: Problem) -> float:
+        """Return the largest row of H'Y for the pull Y of the targets on an empty model.
+
+        With tau times that for l1, or more, the best model is empty.
+        """
+        ...
+
+    def empty_objective(self, problem: Problem) -> float:
+        """Return the loss of the model without weights (of the first problem)."""
+        ...
+
+
+# What `Prepared` keeps and cannot shrink to some nodes.
 _MADE_OF_H = (
     "_gram",
-    "_short",
     "_leading",
     "_wide_factor",
     "_space",
@@ -60,7 +107,7 @@ class _Way(NamedTuple):
     space: RowSpace | None  # the coordinates of the weights, if not the weights themselves
 
 
-class System:
+class Prepared:
     """H and T with the decompositions that solving takes, each made when first needed and kept.
 
     Parameters
@@ -71,8 +118,6 @@ class System:
         One of the problems, or a batch of as many as will be solved together.
     tol : float
         Smallest tolerance that will be asked for.
-    inverse : bool, default=False
-        Work with the explicit inverse, as the paper does.
     capacity : int, default=0
         Number of nodes that H is expected to grow to.
     """
@@ -85,22 +130,20 @@ class System:
         T: Array,
         like: Problem,
         omega: Array | None = None,
-        observed: npt.NDArray[np.bool_] | None = None,
+        observed: Mask | None = None,
         *,
         tol: float = ADAPTIVE.tol,
-        inverse: bool = False,
         capacity: int = 0,
     ) -> None:
-        self._inverse, self._capacity = inverse, capacity
+        self._capacity = capacity
         self._use(H)
         T = bring_near(T, like, omega, self.H.dtype)
         self.T, self._omega, self._observed = T, omega, observed
         self._like = like
         self._direct = like.loss == "squared" and observed is None
-        self._kind = ExplicitInverse if inverse else factor_for(like)
-        self._exact = tol < SMALLEST_GAP
-        self._hurries = False
-        self._live: Live | None = None
+        self._kind = factor_for(like)
+        self._exact = tol < ADAPTIVE.tol
+        self._checkpoint: Checkpoint | None = None
         self._directions: Directions | None = None
 
     def _use(self, H: Array, spare: Array | None = None) -> None:
@@ -112,9 +155,9 @@ class System:
         self,
         problem: Problem,
         settings: Settings = ADAPTIVE,
-        callback: Callable[[Record], Any] | None = None,
+        callback: Callback | None = None,
         *,
-        start: State | None = None,
+        start: WarmStart | None = None,
         keep_state: bool = False,
     ) -> Solution:
         """Minimise; see `gorelm._solver.admm.solve` for the parameters.
@@ -137,44 +180,36 @@ class System:
         )
         return solution if way.space is None else _expanded(solution, way.space)
 
-    def go_on(
-        self,
-        problem: Problem,
-        settings: Settings = ADAPTIVE,
-        callback: Callable[[Record], Any] | None = None,
+    def resume(
+        self, problem: Problem, settings: Settings = ADAPTIVE, callback: Callback | None = None
     ) -> Solution:
-        """Minimise one problem, starting where the last call ended; H may have grown since."""
+        """Minimise one problem, continuing the last call's run; H may have grown since."""
         if self._direct:
             return self.solve(problem, settings, callback)
         way = self._way(problem, settings)
-        split = problem.is_sparse or settings.always_split
-        live = self._live
-        if live is not None and not _goes_on(live, problem, split, settings):
-            live = None
-        if live is not None and way.space is not None:
-            B = live.iterate.B
+        last, self._checkpoint = self._checkpoint, None
+        if last is not None and not _continues(last, problem, settings):
+            last = None
+        if last is not None and way.space is not None:
+            B = last.iterate.B
             padded = np.zeros((self.H.shape[1], *B.shape[1:]))
             padded[: len(B)] = B
-            live = live.without_nodes(way.space.shrink(padded))
-        self._live = None
-        # An explicit inverse may lose all digits, and its iteration then leaves the floats.
-        lost: Literal["ignore"] | None = "ignore" if self._inverse else None
-        with np.errstate(over=lost, invalid=lost):
-            solution = admm.solve(
-                self._rows(way),
-                way.factor,
-                problem,
-                settings,
-                callback,
-                live=live,
-                keep_live=True,
-                directions=self._directions_for(way, settings),
-            )
+            last = last.without_nodes(way.space.shrink(padded))
+        solution = admm.solve(
+            self._rows(way),
+            way.factor,
+            problem,
+            settings,
+            callback,
+            resume=last,
+            keep_checkpoint=True,
+            directions=self._directions_for(way, settings),
+        )
         if way.space is not None:
             solution = _expanded(solution, way.space)
-            if solution.live is not None:
-                solution.live = solution.live.without_nodes(solution.coef)
-        self._live, solution.live = solution.live, None
+            if solution.checkpoint is not None:
+                solution.checkpoint = solution.checkpoint.without_nodes(solution.coef)
+        self._checkpoint, solution.checkpoint = solution.checkpoint, None
         return solution
 
     def _directions_for(self, way: _Way, settings: Settings) -> Directions | None:
@@ -190,15 +225,13 @@ class System:
         """Add nodes with outputs `dH` (N, d), times omega, to H and to its decompositions."""
         (n_rows, n_old), n_new = self.H.shape, dH.shape[1]
         n_nodes = n_old + n_new
-        self._hurries = False
         kept = vars(self)  # where cached_property puts what has been made
-        for name in ("_gram", "_short", "_leading"):
+        for name in ("_gram", "_leading"):
             kept.pop(name, None)
         factor = kept.pop("_factor", None)
-        tall = self._inverse or n_rows >= n_nodes
-        bordered = tall and isinstance(factor, CholeskyFactor | ExplicitInverse)
-        corner = gram(dH) if bordered else None
-        if bordered:
+        corner = None
+        if n_rows >= n_nodes and isinstance(factor, CholeskyFactor):
+            corner = gram(dH)
             factor.extend(product(self.H, dH), corner)
             self._factor = factor
         if "_HtT" in kept:
@@ -225,11 +258,11 @@ class System:
 
     def keep(self, nodes: Indices) -> None:
         """Keep some nodes, by their increasing indices. What is left out must have weights of 0."""
-        self._hurries, self._directions = False, None
+        self._directions = None
         kept = vars(self)
         self._use(np.ascontiguousarray(self.H[:, nodes]))
         if "_factor" in kept:
-            if isinstance(self._factor, CholeskyFactor | ExplicitInverse):
+            if isinstance(self._factor, CholeskyFactor):
                 self._factor.keep(nodes)
             else:
                 del kept["_factor"]
@@ -237,17 +270,17 @@ class System:
             self._HtT = self._HtT[nodes]
         for name in _MADE_OF_H:
             kept.pop(name, None)
-        if self._live is not None:
-            whole = len(self._live.iterate.HtD) > 0
-            self._live = self._live.keep(nodes) if whole else None
+        if self._checkpoint is not None:
+            whole = len(self._checkpoint.iterate.HtD) > 0
+            self._checkpoint = self._checkpoint.keep(nodes) if whole else None
 
-    def part(self, nodes: Indices) -> System:
+    def part(self, nodes: Indices) -> Prepared:
         """Return the system of some nodes, by their increasing indices, for a single problem."""
         part = copy(self)
         for name in ("_factor", "_HtT", *_MADE_OF_H):
             vars(part).pop(name, None)
-        part._use(np.take(self._short if self._hurries else self.H, nodes, axis=1))
-        part._kind, part._live, part._hurries = CholeskyFactor, None, False
+        part._use(np.take(self.H, nodes, axis=1))
+        part._kind, part._checkpoint = CholeskyFactor, None
         part._directions = None
         if "_gram" in vars(self):
             part._gram = np.asfortranarray(self._gram[np.ix_(nodes, nodes)])
@@ -277,12 +310,12 @@ class System:
             T = omega * T / np.maximum(r, np.maximum(omega * problem.delta[0], 1e-300))
         return float(norms(product(self.H, T), grouped=problem.grouped).max(initial=0.0))
 
-    def inside(self, dual: Array, problem: Problem) -> Inside:
-        """Sum up multipliers (N, P, m) of other problems, for such as have no ridge."""
+    def dual_point(self, dual: Array, problem: Problem) -> StrictlyFeasible:
+        """Return H'Y and the dual value of multipliers Y (N, P, m) of other problems."""
         Y = dual.astype(np.float64, copy=False)
         HtY = product(self.H, Y.reshape(len(Y), -1)).reshape(-1, *Y.shape[1:])
         YT, YY = np.einsum("npm,nm->p", Y, self._T), np.einsum("npm,npm->p", Y, Y)
-        return Inside(HtY, -YT - 0.5 * problem.curvature * YY)
+        return StrictlyFeasible(HtY, -YT - 0.5 * problem.curvature * YY)
 
     def empty_objective(self, problem: Problem) -> float:
         """Return the loss of the model without weights (of the first problem)."""
@@ -290,36 +323,24 @@ class System:
         return float(first.loss_values(-self.T[:, None], self._omega)[0])
 
     def _way(self, problem: Problem, settings: Settings) -> _Way:
-        if self._inverse or self.H.shape[0] >= self.H.shape[1]:
+        if self.H.shape[0] >= self.H.shape[1]:
             return _Way(self._factor, self.H, self._HtT, None)
         if problem.is_sparse or settings.always_split:
             return _Way(self._wide_factor, self.H, self._HtT, None)
         return self._shrunk
 
-    def hurry(self) -> int:
-        """Let steps have half the digits, if that pays.
+    def _rows(self, way: _Way) -> MemoryRows:
+        return MemoryRows(way.H, self.T, self._omega, self._observed, way.HtT)
 
-        Returns
-        -------
-        size : int
-            Bytes of an H with half of them, which it takes.
-        """
-        many = self._kind is EighFactor and not (self._direct or self._exact)
-        self._hurries = (
-            many
-            and self._observed is None
-            and short_enough(self.H, self.T, self._like, self._omega)
-        )
-        return self.H.nbytes // 2 if self._hurries else 0
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(N, L, m)."""
+        return (*self.H.shape, self.T.shape[1])
 
-    def dawdle(self) -> None:
-        """Let steps have all digits again."""
-        self._hurries = False
-
-    def _rows(self, way: _Way) -> Rows:
-        if self._hurries and way.H is self.H:
-            return QuickRows(self.H, self.T, self._omega, way.HtT, self._short)
-        return Rows(way.H, self.T, self._omega, self._observed, way.HtT)
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of H."""
+        return self.H.itemsize
 
     @property
     def _T(self) -> Array:
@@ -332,10 +353,6 @@ class System:
     @cached_property
     def _gram(self) -> Array:
         return gram(self.H)
-
-    @cached_property
-    def _short(self) -> Array:
-        return self.H.astype(np.float32)
 
     @cached_property
     def _factor(self) -> Factor:
@@ -391,39 +408,25 @@ def _expanded(solution: Solution, space: RowSpace) -> Solution:
     return replace(solution, coef=space.expand(solution.coef))
 
 
-def _goes_on(live: Live, problem: Problem, split: bool, settings: Settings) -> bool:
+def _continues(last: Checkpoint, problem: Problem, settings: Settings) -> bool:
     """Whether a run's multipliers are those of a problem: with its loss and its splits."""
-    last = live.iterate.problem
-    same_loss = (last.loss, last.tau, last.delta, last.grouped) == (
+    before, sigma = last.iterate.problem, last.iterate.sigma
+    same_loss = (before.loss, before.tau, before.delta, before.grouped) == (
         problem.loss,
         problem.tau,
         problem.delta,
         problem.grouped,
     )
-    if split and not (last.l1 == problem.l1).all():  # its sigma belongs to the other l1
+    split = problem.is_sparse or settings.always_split
+    if split and not (before.l1 == problem.l1).all():  # its sigma belongs to the other l1
         return False
-    fixed = settings.rho is None or bool((live.iterate.rho == settings.rho).all())
-    return same_loss and fixed and split == (live.iterate.sigma is not None)
+    fixed = settings.rho is None or bool((last.iterate.rho == settings.rho).all())
+    return same_loss and fixed and split == (sigma is not None)
 
 
 def repeat(A: Array, n_problems: int) -> Array:
     """Return A (., m) once for each problem, (., P, m)."""
     return np.broadcast_to(A[:, None], (len(A), n_problems, A.shape[1]))
-
-
-# == src/gorelm/solver.py
-# """From hidden outputs and targets to output weights: choose the way, then walk it.
-#
-# =====================================  ====================================================
-# problem                                way
-# =====================================  ====================================================
-# squared loss, no sparse penalty        closed form, one factorisation
-# squared loss, sparse penalty           ADMM without the residual split
-# robust loss                            ADMM
-# N < L and no sparse penalty            first shrunk to N columns by a QR decomposition of H'
-# N < L with a sparse penalty            linear systems on the N x N side (`WideFactor`)
-# =====================================  ====================================================
-# """
 
 
 def solve(
@@ -432,9 +435,9 @@ def solve(
     problem: Problem,
     *,
     omega: Array | None = None,
-    observed: npt.NDArray[np.bool_] | None = None,
+    observed: Mask | None = None,
     settings: Settings = ADAPTIVE,
-    callback: Callable[[Record], Any] | None = None,
+    callback: Callback | None = None,
 ) -> Solution:
     """Minimise `problem` over B for hidden outputs `H` (N, L) and targets `T` (N, m).
 
@@ -451,8 +454,8 @@ def solve(
     settings, callback
         See `gorelm._solver.admm.solve`.
     """
-    system = System(H, T, problem, omega, observed, tol=settings.tol)
-    return system.solve(problem, settings, callback)
+    prepared = Prepared(H, T, problem, omega, observed, tol=settings.tol)
+    return prepared.solve(problem, settings, callback)
 
 
 def solve_rows(
@@ -460,7 +463,7 @@ def solve_rows(
     problem: Problem,
     *,
     settings: Settings = ADAPTIVE,
-    callback: Callable[[Record], Any] | None = None,
+    callback: Callback | None = None,
     near: bool = False,
 ) -> Solution:
     """Minimise `problem` over B for rows of any owner, by H'H whatever the shape of H.
@@ -475,7 +478,8 @@ def solve_rows(
         Whether targets too far away have been shortened already, as by `bring_near`.
     """
     if problem.loss != "squared" and not near:
-        rows.bring_within(problem, farthest(rows.dtype) * rows.typical_residual(problem))
+        limit = farthest(rows.dtype) * rows.typical_residual(problem)  # type: ignore[attr-defined]
+        rows.bring_within(problem, limit)  # type: ignore[attr-defined]
     factor = rows.factor(problem)
     direct = problem.loss == "squared" and rows.complete
     if direct and not problem.is_sparse and settings.stop == "gap":

@@ -12,7 +12,7 @@ Every method of the library minimises over the output weights B
 ``squared``  :math:`\ell(e) = \tfrac{\tau}{2} \|e\|_2^2`
 =========  ==========================================================================
 
-where :math:`h_\delta` is the Huber function of :func:`gorelm._solver.problem.shrink` (:math:`\delta = 0`: the
+where :math:`h_\delta` is the Huber function of `shrink` (:math:`\delta = 0`: the
 plain norm). The numbers are arrays of length P, so that one `Problem` describes the P members of a
 regularisation path; a single problem is P = 1.
 
@@ -29,7 +29,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from gorelm._typing import Array, Indices, Mask
 
 __all__ = ["LOSSES", "Array", "Problem", "norms", "shrink", "shrink_rest"]
 
@@ -90,7 +91,7 @@ class Problem:
             object.__setattr__(other, name, there)
         return other
 
-    def select(self, which: npt.NDArray[Any]) -> Problem:
+    def select(self, which: Mask | Indices | slice) -> Problem:
         """Return the problems that `which` (mask or indices) names."""
         numbers = {name: getattr(self, name)[which] for name in _NUMBERS}
         return replace(self, **numbers)
@@ -312,19 +313,13 @@ def _best_bound(a: float, b: float, w: Array, l1: float, l2: float) -> tuple[flo
     return float(-a * c - 0.5 * b * c * c - (over @ over) / (2 * l2)), float(c)
 
 
-# == src/gorelm/prox.py
-# """Proximal maps, all in one convention.
+# -- proximal maps ---------------------------------------------------------------------------------
 #
-# ``prox_{f}(V) = argmin_E  f(E) + 1/2 ||E - V||_F^2``: the step length is part of *f*. Arrays carry
-# the targets on their last axis; whatever stands before it (rows, and the problems of a batch) is
-# carried along. A *group* is one slice along that last axis; ungrouped maps act cell by cell.
-#
-# Only operators and methods that NumPy arrays share with the tensors of other libraries are used, so
-# that the maps serve every owner of rows.
-# """
-
-
-Array = npt.NDArray[np.floating[Any]]
+# One convention: prox_f(V) = argmin_E f(E) + 1/2 ||E - V||_F^2, the step length being part of f.
+# Arrays carry the targets on their last axis; whatever stands before it (rows, and the problems of
+# a batch) is carried along. A group is one slice along that last axis; ungrouped maps act cell by
+# cell. Only operators and methods that NumPy arrays share with the tensors of other libraries are
+# used, so that the maps serve every owner of rows.
 
 
 def norms(A: Array, *, grouped: bool) -> Array:

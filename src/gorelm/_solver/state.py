@@ -1,21 +1,17 @@
-"""What an ADMM run holds while it runs, leaves behind, and returns."""
+"""The states of an ADMM run: its iterate, what it returns, what another run can start from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from gorelm._solver.problem import Array, Problem
-from gorelm._solver.rows import Moves
+from gorelm._solver.problem import Problem
+from gorelm._solver.rows import StepSums, Which
+from gorelm._typing import Array, Indices, Mask, Record
 
-__all__ = ["Inside", "Iterate", "Live", "Mask", "Record", "Solution", "State"]
-
-Record = dict[str, float]
-Mask = npt.NDArray[Any]
+__all__ = ["Checkpoint", "Iterate", "Mixture", "Solution", "StrictlyFeasible", "WarmStart"]
 
 
 @dataclass
@@ -32,13 +28,27 @@ class Solution:
     dual_gap: list[float]
     history: list[list[Record]] = field(default_factory=list)
     bound: list[float] = field(default_factory=list)  # proven lower bound of each optimum
-    end: State | None = None  # where the run ended, if asked for
-    live: Live | None = None  # the run itself, if asked for
+    end: WarmStart | None = None  # what other problems can start from, if asked for
+    checkpoint: Checkpoint | None = None  # what the run can be continued from, if asked for
 
     def note(self, p: int, record: Record, bound: float) -> None:
         """Write down how far problem p has come."""
         self.objective[p], self.dual_gap[p] = record["objective"], record["dual_gap"]
         self.bound[p] = float(bound)
+
+    @classmethod
+    def empty(cls, like: Array) -> Solution:
+        """Return weights of 0, shaped like `like`, of which nothing is known."""
+        count = like.shape[1]
+        return cls(
+            np.zeros_like(like),
+            [0] * count,
+            ["max_iter"] * count,
+            [np.nan] * count,
+            [np.nan] * count,
+            [[] for _ in range(count)],
+            [-np.inf] * count,
+        )
 
     @classmethod
     def exact(cls, coef: Array, objective: Array) -> Solution:
@@ -57,8 +67,8 @@ class Solution:
 
 
 @dataclass
-class State:
-    """What a run leaves behind and another may start from."""
+class WarmStart:
+    """Weights and multipliers of P problems, for other problems on the same rows to start from."""
 
     coef: Array  # (L, P, m)
     dual: Array  # (N, P, m), multipliers of the residuals; empty without a residual split
@@ -66,10 +76,12 @@ class State:
     sigma: Array  # (P,), NaN without a weight split
     # Lower bounds on the optima of the problems to start, where the caller can prove some.
     bound: Array | None = None
-    inside: Inside | None = None  # for problems without ridge, where some are known
+    feasible: StrictlyFeasible | None = None  # for problems without ridge, where some is known
 
     @classmethod
-    def mix(cls, one: State, other: State, coef_share: Array, dual_share: Array) -> State:
+    def mix(
+        cls, one: WarmStart, other: WarmStart, coef_share: Array, dual_share: Array
+    ) -> WarmStart:
         """Return the states between two, shares (P,) of the way from `one` to `other`."""
         c, d = coef_share[:, None], dual_share[:, None]
         return cls(
@@ -80,7 +92,7 @@ class State:
         )
 
     @classmethod
-    def join(cls, states: Sequence[State]) -> State:
+    def join(cls, states: Sequence[WarmStart]) -> WarmStart:
         """Return the states of several batches as those of one."""
         return cls(
             np.concatenate([s.coef for s in states], axis=1),
@@ -88,28 +100,28 @@ class State:
             np.concatenate([s.rho for s in states]),
             np.concatenate([s.sigma for s in states]),
             np.concatenate([_or_nothing(s.bound, len(s.rho)) for s in states]),
-            Inside.join([s.inside or Inside.empty(s.coef) for s in states]),
+            StrictlyFeasible.join([s.feasible or StrictlyFeasible.empty(s.coef) for s in states]),
         )
 
-    def take(self, which: Mask) -> State:
+    def take(self, which: Which) -> WarmStart:
         """Return the states of the problems that `which` (mask or indices) names."""
-        return State(
+        return WarmStart(
             self.coef[:, which],
             self.dual[:, which],
             self.rho[which],
             self.sigma[which],
             None if self.bound is None else self.bound[which],
-            None if self.inside is None else self.inside.take(which),
+            None if self.feasible is None else self.feasible.take(which),
         )
 
-    def part(self, nodes: Mask) -> State:
+    def part(self, nodes: Indices) -> WarmStart:
         """Return the states with some nodes alone."""
-        inside = self.inside
-        if inside is not None:
-            inside = Inside(inside.HtY[nodes], inside.value)
-        return replace(self, coef=self.coef[nodes], inside=inside)
+        feasible = self.feasible
+        if feasible is not None:
+            feasible = StrictlyFeasible(feasible.HtY[nodes], feasible.value)
+        return replace(self, coef=self.coef[nodes], feasible=feasible)
 
-    def put(self, p: int, nodes: Mask, one: State) -> None:
+    def put(self, p: int, nodes: Indices, one: WarmStart) -> None:
         """Let problem p be where it is in `one`, which has some nodes alone: all with weights."""
         self.coef[nodes, p] = one.coef[:, 0]
         self.dual[:, p], self.rho[p], self.sigma[p] = one.dual[:, 0], one.rho[0], one.sigma[0]
@@ -138,34 +150,34 @@ class Mixture:
         """Return Y = 0, whose dual value is 0, for weights like `like`."""
         return cls(np.zeros_like(like), *np.zeros((2, like.shape[1])))
 
-    def take(self, which: Mask) -> Mixture:
+    def take(self, which: Which) -> Mixture:
         """Return the mixtures of some problems."""
         return Mixture(self.R[:, which], self.a[which], self.b[which])
 
 
 @dataclass
-class Inside:
+class StrictlyFeasible:
     """Multipliers Y with every row of H'Y well within l1, by what bounds are made of; Y = 0 is."""
 
     HtY: Array  # (L, P, m)
     value: Array  # (P,), the dual value of Y; 0 where Y = 0 is all that is known
 
     @classmethod
-    def empty(cls, like: Array) -> Inside:
+    def empty(cls, like: Array) -> StrictlyFeasible:
         """Return Y = 0, for weights like `like`."""
         return cls(np.zeros_like(like), np.zeros(like.shape[1]))
 
     @classmethod
-    def join(cls, parts: Sequence[Inside]) -> Inside:
+    def join(cls, parts: Sequence[StrictlyFeasible]) -> StrictlyFeasible:
         """Return those of several batches as those of one."""
         return cls(
             np.concatenate([part.HtY for part in parts], axis=1),
             np.concatenate([part.value for part in parts]),
         )
 
-    def take(self, which: Mask) -> Inside:
+    def take(self, which: Which) -> StrictlyFeasible:
         """Return those of some problems."""
-        return Inside(self.HtY[:, which], self.value[which])
+        return StrictlyFeasible(self.HtY[:, which], self.value[which])
 
 
 _OF_PROBLEMS = ["index", "rho", "shift", "cap", "bound", "summed", "scale", "objective", "polished"]
@@ -177,7 +189,7 @@ class Iterate:
     """The L-sized half of the iterate, for the problems still running."""
 
     problem: Problem
-    index: Mask  # which of the P problems these are
+    index: Indices  # which of the P problems these are
     HtD: Array  # H'(E - U)
     HtU: Array  # H'U
     HtE_change: Array  # H'(E - E_old), followed for the paper's rule only
@@ -192,13 +204,13 @@ class Iterate:
     bound: Array  # best lower bound on each optimum so far
     summed: Array  # the best of these whose multipliers were summed up over the rows
     # The last bound is that of the multipliers scale (rho U - H correction), or, for problems that
-    # have some inside, of a point on the way to them.
+    # have some feasible, of a point on the way to them.
     scale: Array
     mixture: Mixture
     objective: Array  # of B, when last looked at
     polished: Mask  # whether the best bound is that of polished multipliers
     correction: Array | None = None  # None: 0
-    inside: Inside | None = None
+    feasible: StrictlyFeasible | None = None
     answer_is_Z: bool = False
 
     @property
@@ -221,7 +233,7 @@ class Iterate:
         """What a step works on."""
         return _MOVED if self.sigma is None else (*_MOVED, "sigma", "Z", "V", "Z_change")
 
-    def move(self, to: Callable[[list[Any]], list[Any]]) -> Callable[[], bool]:
+    def move(self, to: Callable[[list[Array]], list[Array]]) -> Callable[[], bool]:
         """Bring what a step works on to where `to` brings arrays.
 
         Returns
@@ -243,7 +255,7 @@ class Iterate:
 
         return move_back
 
-    def keep(self, which: Mask) -> None:
+    def keep(self, which: Which) -> None:
         """Drop the problems that `which` does not name."""
         self.problem = self.problem.select(which)
         for name in _OF_PROBLEMS:
@@ -255,20 +267,20 @@ class Iterate:
         self.mixture = self.mixture.take(which)
         if self.correction is not None:
             self.correction = self.correction[:, which]
-        if self.inside is not None:
-            self.inside = self.inside.take(which)
+        if self.feasible is not None:
+            self.feasible = self.feasible.take(which)
 
 
 @dataclass
-class Live:
-    """A run to go on with, on the same rows and the same nodes or more."""
+class Checkpoint:
+    """A run of one problem to be continued, on the same rows and the same nodes or more."""
 
     iterate: Iterate
-    moves: Moves
+    sums: StepSums
     E: Array
     U: Array
 
-    def without_nodes(self, B: Array) -> Live:
+    def without_nodes(self, B: Array) -> Checkpoint:
         """Go on in other coordinates of the weights: sums over rows are to be made again."""
         s, none = self.iterate, np.zeros((0, *B.shape[1:]))
         if s.sigma is not None:
@@ -278,7 +290,7 @@ class Live:
         )
         return replace(self, iterate=iterate)
 
-    def keep(self, nodes: Mask) -> Live:
+    def keep(self, nodes: Indices) -> Checkpoint:
         """Go on without the nodes that are not named; the weights of those left out must be 0."""
         s = self.iterate
         names = ("B", "Z", "V", "Z_change", "HtD", "HtU", "HtE_change")

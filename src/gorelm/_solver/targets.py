@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gorelm._solver.problem import Array, Problem
+from gorelm._solver.problem import Problem
+from gorelm._typing import Array
 
 __all__ = ["NormSummary", "bring_near", "farthest", "refuse_huge", "typical_norm", "within"]
 

@@ -1,14 +1,14 @@
 """Rows whose hidden outputs do not fit in memory: H is made anew, block by block, in every pass.
 
-`HiddenBlocks` are the hidden outputs of `gorelm.stream.RowBlocks`: as many blocks as a memory budget
-allows are kept, in float32, and the others are made when their turn comes, by several threads ahead
-of the row pass. `StreamedRows` is the row pass over them.
+`HiddenBlocks` are the hidden outputs of `gorelm.stream.RowBlocks`: as many blocks as a memory
+budget allows are kept, in float32, and the others are made when their turn comes, by several
+threads ahead of the row pass. `StreamedRows` is the row pass over them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
@@ -21,9 +21,9 @@ from threadpoolctl import ThreadpoolController
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
 from gorelm._solver.linalg import GramSum
-from gorelm._solver.problem import Array
-from gorelm._solver.rows import Result, Rows, cut, total
+from gorelm._solver.rows import BlockRows, Result, cut, total
 from gorelm._solver.targets import refuse_huge
+from gorelm._typing import Array, Mask
 from gorelm.stream import BLOCK_ROWS, RowBlocks
 
 __all__ = ["HiddenBlocks", "StreamedRows", "fit_input_scaling"]
@@ -165,7 +165,7 @@ class HiddenBlocks:
         return H
 
 
-class StreamedRows(Rows):
+class StreamedRows(BlockRows):
     """H in blocks; T, E and U in memory.
 
     Parameters
@@ -173,20 +173,14 @@ class StreamedRows(Rows):
     H : HiddenBlocks
         Hidden outputs, times omega.
     T, omega, observed
-        As for `Rows`.
+        As for `BlockRows`.
     """
 
-    H: Any
-    in_memory = False
-
     def __init__(
-        self,
-        H: HiddenBlocks,
-        T: Array,
-        omega: Array | None = None,
-        observed: npt.NDArray[np.bool_] | None = None,
+        self, H: HiddenBlocks, T: Array, omega: Array | None = None, observed: Mask | None = None
     ) -> None:
-        super().__init__(H, T, omega, observed, HtT=np.empty((0, 0)))  # type: ignore[arg-type]
+        super().__init__(H.shape, H.dtype, T, omega, observed)
+        self.H = H
 
     def moments(self) -> tuple[Array, Array]:
         """Sum up H'H and H'T in one pass."""
@@ -198,22 +192,14 @@ class StreamedRows(Rows):
             HtT += h.T @ self.T[rows]
         return total.G, HtT
 
-    def _pass(
-        self, work: Callable[[slice, Array], Result], n_columns: int, H: Array | None = None
-    ) -> Iterator[Result]:
-        del H
+    def _each(self, work: Callable[[slice, Array], Result], n_columns: int) -> Iterator[Result]:
         for where, h in self.H:
             for part in cut(len(h), h.shape[1], n_columns):
                 yield work(_within(where, part), h[part])
 
     def _totals(
-        self,
-        work: Callable[[slice, Array], tuple[Array, ...]],
-        n_columns: int,
-        H: Array | None = None,
+        self, work: Callable[[slice, Array], Sequence[Array]], n_columns: int
     ) -> list[Array]:
-        del H
-
         def of_block(where: slice, h: Array) -> list[Array]:
             # Larger parts than in memory: threads wait for each other between operations.
             parts = cut(len(h), h.shape[1], n_columns, PART_WORK)

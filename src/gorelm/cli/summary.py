@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gorelm._features.scaling import Scaling
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 from gorelm.cli.reading import Table
 from gorelm.estimators._encoding import columns_of, shortened
 

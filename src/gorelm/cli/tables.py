@@ -87,7 +87,7 @@ def fit(
 def _fitted(table: Table, seed: int, jobs: int, nodes: int | None) -> Any:
     import warnings
 
-    from gorelm import RobustELMRegressor, TableRegressor
+    from gorelm.estimators import RobustELMRegressor, TableRegressor
 
     robust = RobustELMRegressor(
         n_hidden=nodes or "auto",

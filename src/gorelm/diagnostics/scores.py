@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gorelm._features.scaling import weighted_quantiles
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = ["outlier_threshold", "split_in_two"]
 

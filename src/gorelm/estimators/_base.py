@@ -18,11 +18,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
-from gorelm._solver.admm import ADAPTIVE, PAPER, Record, Settings, Solution
+from gorelm._solver.admm import ADAPTIVE, PAPER, Settings
 from gorelm._solver.prepared import solve
-from gorelm._solver.problem import Array, Problem
+from gorelm._solver.problem import Problem
+from gorelm._solver.state import Solution
 from gorelm._solver.targets import refuse_huge
-from gorelm.diagnostics import outlier_threshold
+from gorelm._typing import Array, Record
+from gorelm.diagnostics.scores import outlier_threshold
 from gorelm.estimators._prepare import (
     Design,
     Mask,

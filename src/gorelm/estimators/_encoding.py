@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils import check_array
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = [
     "Cells",

@@ -18,7 +18,7 @@ from gorelm._compat import Interval, RealNotInt, validate_params
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import weighted_quantiles
 from gorelm._solver.linalg import Indices
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 from gorelm.estimators._base import (
     BaseELM,
     Weights,

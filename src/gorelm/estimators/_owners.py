@@ -14,8 +14,8 @@ from gorelm._compat import Interval
 from gorelm._features.layer import ACTIVATIONS
 from gorelm._features.scaling import Scaling
 from gorelm._solver.prepared import solve_rows
-from gorelm._solver.problem import Array
 from gorelm._solver.targets import bring_near
+from gorelm._typing import Array
 from gorelm.backends.dask.source import Partitioned
 from gorelm.backends.streamed import HiddenBlocks, StreamedRows, fit_input_scaling
 from gorelm.estimators._base import IterativeELM, SizedELM, parameters

@@ -12,7 +12,7 @@ from sklearn.utils import check_array, check_consistent_length
 from gorelm._compat import check_sample_weight
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import weighted_quantiles
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = [
     "Design",

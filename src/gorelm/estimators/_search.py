@@ -17,11 +17,12 @@ from gorelm._compat import Interval, validate_params
 from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
+from gorelm._processes import watched
 from gorelm._solver.admm import ADAPTIVE, Settings
-from gorelm._solver.mixed_precision import reproducible
-from gorelm._solver.prepared import System
-from gorelm._solver.problem import Array, LossName, Problem
-from gorelm.diagnostics import outlier_threshold
+from gorelm._solver.prepared import Prepared
+from gorelm._solver.problem import LossName, Problem
+from gorelm._typing import Array
+from gorelm.diagnostics.scores import outlier_threshold
 from gorelm.estimators._base import IterativeELM, SizedELM, parameters
 from gorelm.estimators._prepare import Mask, require_targets
 from gorelm.path import checked_grid, default_lams, solve_path
@@ -67,12 +68,8 @@ class Grid:
 
     def coefs(self, model: IterativeELM, X: Any, T: Array, w: Array) -> Array:
         """Fit every point for the layer of `model`, which draws it; returns (L, points, m)."""
-        with reproducible(self.like.loss, model.tol, X.shape, model.n_hidden):
-            return self._coefs(model, X, T, w)
-
-    def _coefs(self, model: IterativeELM, X: Any, T: Array, w: Array) -> Array:
         H, rows = model._drawn(X, T, w)
-        system = System(H, rows.T, self.like, rows.omega, rows.observed, tol=model.tol)
+        system = Prepared(H, rows.T, self.like, rows.omega, rows.observed, tol=model.tol)
         paths = [
             solve_path(
                 system,
@@ -248,10 +245,9 @@ class SearchingELM(SizedELM):
         ratios = checked_grid("l1_ratios", l1_ratios, largest=1.0)
         if lams is None:
             model = self._model(layer, seed)
-            with reproducible(like.loss, model.tol, X.shape, model.n_hidden):
-                H, rows = model._drawn(X, T, w)
-                system = System(H, rows.T, like, rows.omega, rows.observed)
-                lams = default_lams(system, like, ratios, self.n_lams, self.eps)
+            H, rows = model._drawn(X, T, w)
+            system = Prepared(H, rows.T, like, rows.omega, rows.observed)
+            lams = default_lams(system, like, ratios, self.n_lams, self.eps)
         return Grid(like, checked_grid("lams", lams)[::-1], ratios, checked_grid("deltas", deltas))
 
     def _judge_all(
@@ -270,7 +266,7 @@ class SearchingELM(SizedELM):
             for layer, grid in zip(layers, grids, strict=True)
             for fold in folds
         ]
-        work = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
+        work = Parallel(n_jobs=self.n_jobs, return_as="generator", **watched())(tasks)
         done = list(track(work, len(tasks), "folds", show=self.progress))
         return [done[k : k + len(folds)] for k in range(0, len(done), len(folds))]
 
@@ -413,7 +409,7 @@ class Rows:
         if loss == "squared":
             return SEARCH_LAMS * max(float(np.vdot(H, H)), np.finfo(float).tiny)
         like = Problem(loss, [1.0, 1.0], 1.0, 1.0)
-        return SCREEN_LAMS * (System(H, T, like, omega).largest_pull(like) or 1.0)
+        return SCREEN_LAMS * (Prepared(H, T, like, omega).largest_pull(like) or 1.0)
 
     def out_of_fold(self, layer: Layer, lams: Any, loss: LossName, kept: Mask, fold: Fold) -> Array:
         """Fit on a fold's kept training rows, predict its test rows: (n, lams, m).
@@ -425,14 +421,12 @@ class Rows:
             raise ValueError(
                 "a target is unknown in all training rows of a fold; use other or fewer folds"
             )
-        shape = len(train), self.X.shape[1]
-        with reproducible(loss, SCREEN_SETTINGS.tol, shape, self.n_hidden):
-            hidden, H, omega = self.draw(layer, train)
-            T = np.nan_to_num(self.T[train])
-            observed = ~np.isnan(self.T[train])
-            if omega is not None:
-                T = T * omega[:, None]
-            coefs = self._path(lams, loss, H, T, omega, observed)
+        hidden, H, omega = self.draw(layer, train)
+        T = np.nan_to_num(self.T[train])
+        observed = ~np.isnan(self.T[train])
+        if omega is not None:
+            T = T * omega[:, None]
+        coefs = self._path(lams, loss, H, T, omega, observed)
         outputs = hidden.transform(self.X[fold.test]) @ coefs.reshape(len(coefs), -1)
         return np.asarray(outputs.reshape(len(fold.test), *coefs.shape[1:]))
 
@@ -447,7 +441,7 @@ class Rows:
         coefs = np.empty((H.shape[1], len(lams), T.shape[1]))
         for rows, columns, known in _parts(loss, observed):
             roots = None if omega is None else omega[rows]
-            system = System(H[rows], T[rows][:, columns], like, roots, known)
+            system = Prepared(H[rows], T[rows][:, columns], like, roots, known)
             path = solve_path(system, like, lams, np.zeros(1), settings)
             coefs[..., columns] = np.moveaxis(path.coefs[0], 0, 1)
         return coefs
@@ -466,7 +460,7 @@ class Rows:
             for layer, lams in candidates
             for fold in folds
         ]
-        work = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
+        work = Parallel(n_jobs=self.n_jobs, return_as="generator", **watched())(tasks)
         done: list[Array] = []
         for predicted in track(work, len(tasks), what, show=self.progress):
             done.append(predicted)

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gorelm._compat import Interval
-from gorelm._solver.admm import PAPER, Record, Settings
+from gorelm._solver.admm import PAPER, Settings
 from gorelm._solver.least_squares import minimum_norm
 from gorelm._solver.linalg import product
-from gorelm._solver.problem import Array, Problem
+from gorelm._solver.problem import Problem
+from gorelm._typing import Array, Record
 from gorelm.estimators._base import SizedELM, Weights, by_pattern, parameters
 from gorelm.estimators._docs import document
 from gorelm.estimators._owners import LargeELM

@@ -12,8 +12,9 @@ import numpy as np
 from gorelm._compat import Interval, StrOptions
 from gorelm._solver.least_squares import GrowingLeastSquares, ResidualFitting
 from gorelm._solver.linalg import Indices
-from gorelm._solver.prepared import System
-from gorelm._solver.problem import Array, Problem
+from gorelm._solver.prepared import Prepared
+from gorelm._solver.problem import Problem
+from gorelm._typing import Array
 from gorelm.estimators._base import IterativeELM, Weights, parameters
 from gorelm.estimators._docs import document
 from gorelm.estimators._growing import GrowingELM, Machine
@@ -202,13 +203,13 @@ class IRELMRegressor(GrowingELM):
         return Problem("squared", self.C, 0.0, 1.0)
 
     def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
-        def start(H: Array, T: Array, omega: Array | None) -> System:
-            return System(H, T, self._problem(), omega, capacity=self.max_hidden)
+        def start(H: Array, T: Array, omega: Array | None) -> Prepared:
+            return Prepared(H, T, self._problem(), omega, capacity=self.max_hidden)
 
         return _Patterns(start, H, T, omega, observed)
 
     def _find(self, machine: _Patterns) -> Weights:
-        def solve(system: System) -> tuple[Array, float]:
+        def solve(system: Prepared) -> tuple[Array, float]:
             found = system.solve(self._problem())
             return found.coef[:, 0], found.objective[0]
 
@@ -281,17 +282,16 @@ class IGORELMRegressor(GrowingELM, IterativeELM):
         return gor_problem(self.lam, self.l1_ratio, self.tau, self.delta)
 
     def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
-        return System(
+        return Prepared(
             H,
             T,
             self._problem(),
             omega,
             observed,
             tol=self.tol,
-            inverse=self.solver == "paper-inverse",
             capacity=self.max_hidden,
         )
 
     def _find(self, machine: Any) -> Weights:
-        found = machine.go_on(self._problem(), self._settings(), self.callback)
+        found = machine.resume(self._problem(), self._settings(), self.callback)
         return self._weights_of(found)

@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from gorelm._compat import Interval, validate_params
 from gorelm._solver.least_squares import RecursiveRidge
-from gorelm._solver.problem import Array
 from gorelm._solver.targets import refuse_huge
+from gorelm._typing import Array
 from gorelm.estimators._base import SizedELM, Weights, all_or_nothing, parameters
 from gorelm.estimators._docs import document
 from gorelm.estimators._prepare import Mask

@@ -29,9 +29,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, num_samples, validate_params
 from gorelm._features.scaling import Scaling
-from gorelm._solver.problem import Array
 from gorelm._solver.threads import one_blas_thread
-from gorelm.diagnostics import outlier_threshold, split_in_two
+from gorelm._typing import Array
+from gorelm.diagnostics.scores import outlier_threshold, split_in_two
 from gorelm.estimators._base import all_or_nothing, parameters
 from gorelm.estimators._prepare import Mask, require_targets, row_norms, validate_targets
 from gorelm.estimators._search import (

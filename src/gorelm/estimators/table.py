@@ -17,7 +17,7 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from gorelm._compat import HasMethods, Interval, validate_params
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 from gorelm.estimators._base import all_or_nothing, levels_to_caller
 from gorelm.estimators._encoding import (
     Cells,

@@ -18,8 +18,9 @@ from sklearn.model_selection import KFold
 from sklearn.utils import Bunch
 from threadpoolctl import threadpool_limits
 
-import gorelm
+from gorelm import estimators
 from gorelm._typing import Array
+from gorelm._version import __version__
 from gorelm.datasets import contaminate, load_mulan
 from gorelm.experiments.protocol import Config, Method, Run, Value
 from gorelm.metrics import arrmse
@@ -166,7 +167,7 @@ def _make(
     method: Method, config: Config, params: Mapping[str, object], dataset: str, repeat: int
 ) -> _Model:
     """Make an estimator; parameters common to the experiment are passed if it has them."""
-    cls = getattr(gorelm, method.estimator)
+    cls = getattr(estimators, method.estimator)
     known = inspect.signature(cls).parameters
     common = {name: value for name, value in config.common.items() if name in known}
     seed = config.seed_of(dataset, repeat, "layer")
@@ -192,7 +193,7 @@ def versions() -> dict[str, str]:
     import sklearn
 
     return {
-        "gorelm": gorelm.__version__,
+        "gorelm": __version__,
         "numpy": np.__version__,
         "scipy": scipy.__version__,
         "scikit-learn": sklearn.__version__,

@@ -151,10 +151,11 @@ class Config:
                 raise ValueError(f"{method.name} has no search, and selection.mode is 'search'")
 
     def _check_common(self) -> None:
-        import gorelm
+        from gorelm import estimators
 
         # Of any estimator: a part of an experiment keeps what is common to the whole.
-        known = {name for e in gorelm.__all__ for name in signature(getattr(gorelm, e)).parameters}
+        classes = [getattr(estimators, name) for name in estimators.__all__]
+        known = {name for cls in classes for name in signature(cls).parameters}
         for name in self.common:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
@@ -240,10 +241,10 @@ def _chooses_itself(estimator: str) -> bool:
 
 
 def _check_estimator(name: str, whose: str) -> None:
-    import gorelm
+    from gorelm import estimators
 
-    if name not in gorelm.__all__:
-        near = difflib.get_close_matches(name, gorelm.__all__, n=1)
+    if name not in estimators.__all__:
+        near = difflib.get_close_matches(name, estimators.__all__, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{whose}: gorelm has no estimator {name!r}{hint}")
 

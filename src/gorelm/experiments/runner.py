@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -12,6 +13,7 @@ from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
+from gorelm._processes import end_with
 from gorelm.experiments.execute import execute, select
 from gorelm.experiments.protocol import Config, Run
 from gorelm.experiments.store import KEY, Store
@@ -193,6 +195,8 @@ def _pooled(left: deque[Call], jobs: int, suspects: list[Call]) -> Iterator[tupl
         jobs,
         mp_context=multiprocessing.get_context("spawn"),
         max_tasks_per_child=_RUNS_PER_WORKER,
+        initializer=end_with,
+        initargs=(os.getpid(),),
     ) as pool:
         running: dict[Future[Any], Call] = {}
         try:

@@ -1,5 +1,5 @@
 """Models in files, without pickle: loading one runs nothing that is in it."""
 
-from gorelm.io.files import FORMAT, ModelFileError, load, save, write_whole
+from gorelm.io.files import FORMAT, ModelFileError, load, save
 
-__all__ = ["FORMAT", "ModelFileError", "load", "save", "write_whole"]
+__all__ = ["FORMAT", "ModelFileError", "load", "save"]

@@ -110,13 +110,14 @@ def _own_classes() -> dict[str, type]:
 
     A class that is renamed keeps its former name here, as one more entry.
     """
-    import gorelm
+    from gorelm import estimators, intervals
     from gorelm._features.layer import HiddenLayer
     from gorelm._features.scaling import Scaling
     from gorelm._solver.least_squares import RecursiveRidge
 
-    public = [getattr(gorelm, name) for name in gorelm.__all__]
-    return {kind.__name__: kind for kind in [*public, HiddenLayer, RecursiveRidge, Scaling]}
+    public = [getattr(estimators, name) for name in estimators.__all__]
+    parts = [HiddenLayer, RecursiveRidge, Scaling]
+    return {kind.__name__: kind for kind in [*public, intervals.ConformalRegressor, *parts]}
 
 
 def _own_class(node: Node) -> type | None:

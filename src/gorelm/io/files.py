@@ -18,7 +18,6 @@ import io
 import json
 import os
 import re
-import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,10 +29,11 @@ import sklearn
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm import __version__
+from gorelm._files import write_whole
+from gorelm._version import __version__
 from gorelm.io.audit import SCHEMA, Refused, audit, schema_for_file
 
-__all__ = ["FORMAT", "ModelFileError", "load", "save", "write_whole"]
+__all__ = ["FORMAT", "ModelFileError", "load", "save"]
 
 FORMAT = 2  # 1 named the modules in which gorelm had its classes; it is still read
 _FIRST_LINE = re.compile(rb"gorelm-model (\d{1,6}) ([0-9a-f]{64})\n")
@@ -81,7 +81,8 @@ def save(model: Any, path: str | os.PathLike[str]) -> Path:
     rows themselves are not: a growing estimator wants X and y again for its next ``grow``. An
     `OSELMRegressor` goes on with ``partial_fit`` where it was.
 
-    The file appears whole or not at all: it is written beside its place, then moved there.
+    The file appears whole or not at all: it is written beside its place, then moved there. A
+    symbolic link stays, and the file that it leads to is replaced.
 
     Examples
     --------
@@ -289,18 +290,3 @@ def _read(path: Path) -> tuple[dict[str, str], bytes]:
     except Exception:
         raise ModelFileError(f"{path} is not a model file: its header cannot be read") from None
     return header, body[end + 1 :]
-
-
-def write_whole(path: Path, *parts: bytes) -> None:
-    """Write a file that is there with all its parts, or not at all."""
-    beside = path.with_name(f".{uuid.uuid4().hex}.part")
-    try:
-        with beside.open("xb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise

@@ -20,13 +20,13 @@ from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm import __version__
 from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
+from gorelm._files import write_whole
+from gorelm._version import __version__
 from gorelm.estimators._base import BaseELM
 from gorelm.estimators.robust import FARTHEST_INPUT, RobustELMRegressor
-from gorelm.io import write_whole
 from gorelm.onnx.graph import DOUBLE, Graph
 from gorelm.onnx.steps import write_columns, write_steps
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gorelm._features.scaling import Scaling, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import largest
 from gorelm.backends.dask.rows import DaskRows

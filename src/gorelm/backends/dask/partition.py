@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
-from gorelm._solver.problem import Array
-from gorelm._solver.rows import Moves, Rows
+from gorelm._solver.rows import BlockRows, MemoryRows, StepSums
+from gorelm._typing import Array
 from gorelm.backends.streamed import HiddenBlocks, StreamedRows
 from gorelm.stream import RowBlocks
 
@@ -67,8 +67,8 @@ def add(one: Any, other: Any) -> Any:
     """Add sums of two sets of partitions, whatever they are made of; lists are joined."""
     if one is None:
         return None
-    if isinstance(one, Moves):
-        return Moves(*(add(a, b) for a, b in zip(_fields(one), _fields(other), strict=True)))
+    if isinstance(one, StepSums):
+        return StepSums(*(add(a, b) for a, b in zip(_fields(one), _fields(other), strict=True)))
     if isinstance(one, tuple):
         values = (add(a, b) for a, b in zip(one, other, strict=True))
         return type(one)(*values) if hasattr(one, "_fields") else tuple(values)
@@ -81,12 +81,12 @@ def largest(one: Array, other: Array) -> Array:
 
 
 def reach_and_sum(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Join what `Rows.corrected` returns: how far multipliers reach, and a sum."""
+    """Join what `Rows.corrected_dual` returns: how far multipliers reach, and a sum."""
     return np.maximum(one[0], other[0]), one[1] + other[1]
 
 
-def _fields(moves: Moves) -> Iterable[Any]:
-    return vars(moves).values()
+def _fields(sums: StepSums) -> Iterable[Array]:
+    return list(vars(sums).values())
 
 
 class PartialSums:
@@ -142,7 +142,7 @@ class Partition:
         Sample weights.
     """
 
-    rows: Rows
+    rows: BlockRows
 
     def __init__(self, number: int, X: Array, T: Array, w: Array) -> None:
         self.number, self.X, self.T, self.w = number, X, T, w
@@ -199,7 +199,7 @@ class Partition:
             design = model._scaled(X if self.used.all() else X[self.used], T, w)
             H = design.hidden(model.hidden_)
             parts = (design.T, design.omega, design.observed)
-            self.rows = Rows(H, *parts, HtT=np.empty((0, 0)))  # H'T comes with H'H
+            self.rows = MemoryRows(H, *parts, HtT=np.empty((0, 0)))  # H'T comes with H'H
         else:
             parts = model._scaled_targets(T, w)
             blocks = HiddenBlocks(
@@ -225,7 +225,7 @@ class Partition:
 
     def step(
         self, B: Array, problem: Any, rho: Array, relax: float, cap: Array, measure: bool
-    ) -> tuple[Array, Moves | None, tuple[Array, Array] | None]:
+    ) -> tuple[Array, StepSums | None, tuple[Array, Array] | None]:
         """Do `Rows.step`; unless its moves say so, add what `Rows.inner` will be asked for."""
         HtD, moves = self.rows.step(B, problem, rho, relax, cap=cap, measure=measure)
         return HtD, moves, None if measure else self.rows.inner()

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gorelm._solver.problem import Array, Problem
-from gorelm._solver.rows import Moves, Rows
+from gorelm._solver.linalg import Factor
+from gorelm._solver.problem import Problem
+from gorelm._solver.rows import StepSums, factor_for
 from gorelm._solver.targets import NormSummary
+from gorelm._typing import Array
 from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import reach_and_sum
 
 __all__ = ["DaskRows"]
 
 
-class DaskRows(Rows):
+class DaskRows:
     """H, T, E and U on the workers of a cluster.
 
     Parameters
@@ -30,8 +32,6 @@ class DaskRows(Rows):
     checkpoint_every : int, default=0
         Iterations between two checkpoints; 0: none.
     """
-
-    in_memory = False
 
     def __init__(
         self,
@@ -68,6 +68,11 @@ class DaskRows(Rows):
         """Whether every target cell is known."""
         return self._complete
 
+    def factor(self, like: Problem) -> Factor:
+        """Sum H'H and H'T over the partitions; see `Rows.factor`."""
+        G, self.HtT = self.moments()
+        return factor_for(like)(G)
+
     def moments(self) -> tuple[Array, Array]:
         """Return H'H (lower triangle) and H'T, both in float64."""
         G, HtT = self._coordinator.call("moments")
@@ -86,7 +91,7 @@ class DaskRows(Rows):
         *,
         cap: Array,
         measure: bool = False,
-    ) -> tuple[Array, Moves | None]:
+    ) -> tuple[Array, StepSums | None]:
         """Update E and U for the weights `B`; see `Rows.step`."""
         args = (B, problem, rho, relax, cap, measure)
         HtD, moves, self._inner = self._coordinator.call("step", *args, mutates=True)
@@ -112,14 +117,16 @@ class DaskRows(Rows):
         self._inner = None
         self._coordinator.call("keep", which, mutates=True)
 
-    def pull(self, which: Any) -> Array:
+    def HtU(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""
-        return np.asarray(self._coordinator.call("pull", which))
+        return np.asarray(self._coordinator.call("HtU", which))
 
-    def corrected(self, A: Array, which: Any, problem: Problem, rho: Array) -> tuple[Array, Array]:
-        """Judge the multipliers rho U - HA; see `Rows.corrected`."""
+    def corrected_dual(
+        self, A: Array, which: Any, problem: Problem, rho: Array
+    ) -> tuple[Array, Array]:
+        """Judge the multipliers rho U - HA; see `Rows.corrected_dual`."""
         args = (A, which, problem, rho)
-        reach, squares = self._coordinator.call("corrected", *args, merge=reach_and_sum)
+        reach, squares = self._coordinator.call("corrected_dual", *args, merge=reach_and_sum)
         return reach, squares
 
     def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
@@ -140,18 +147,10 @@ class DaskRows(Rows):
         summary: NormSummary = self._coordinator.call("norm_summary", problem)
         return summary
 
+    def typical_residual(self, problem: Problem) -> float:
+        """Return the geometric mean of the residual norms of B = 0."""
+        return self.norm_summary(problem).typical
+
     def bring_within(self, problem: Problem, limit: float) -> None:
         """Shorten targets beyond `limit`, in units of the rows' omega."""
         self._coordinator.call("bring_within", problem, limit, mutates=True, setup=True)
-
-    def resume(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: paths hand over states of the size of the data."""
-        raise NotImplementedError("paths and warm starts need all rows in one memory")
-
-    def products(self, start: int) -> NoReturn:
-        """Refuse, as `resume`."""
-        self.resume()
-
-    def dual(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse, as `resume`."""
-        self.resume()

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gorelm._features.scaling import ROBUST_LEVELS, Scaling, robust_numbers, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 from gorelm.backends.torch.rows import (
     ACTIVATIONS,
     BLOCK_ROWS,

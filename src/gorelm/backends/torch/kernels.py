@@ -136,7 +136,7 @@ def step(
     D : tensor (N, m)
         E - U.
     sums : tensor (9,) or None
-        In the order of `gorelm._solver.rows.Moves`, the two losses one after the other.
+        In the order of `gorelm._solver.rows.StepSums`, the two losses one after the other.
     """
     n_rows, m = T.shape
     D, n_blocks = torch.empty_like(E), triton.cdiv(n_rows, _ROWS)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gorelm._solver.problem import Array
+from gorelm._typing import Array
 
 __all__ = ["InverseFactor", "SpectralFactor"]
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from gorelm._solver.admm import ADAPTIVE, Record, Settings, Solution, State
-from gorelm._solver.prepared import solve_rows
-from gorelm._solver.problem import Array, Problem, norms
+from gorelm._solver.admm import ADAPTIVE, Settings
+from gorelm._solver.prepared import PathProblem, solve_rows
+from gorelm._solver.problem import Problem, norms
+from gorelm._solver.state import Solution, WarmStart
+from gorelm._typing import Array, Callback
 from gorelm.backends.torch.rows import TorchRows, bring_near
 
-__all__ = ["TorchSystem", "tensor_system"]
+__all__ = ["TorchPrepared", "tensor_problem"]
 
 Tensor = Any
 
 
-def tensor_system(H: Tensor, T: Any, like: Problem, omega: Array | None, tol: float) -> Any:
-    """Check tensors and return their system; rows are multiplied by omega."""
+def tensor_problem(
+    H: Tensor, T: Any, like: Problem, omega: Array | None, tol: float
+) -> PathProblem:
+    """Check tensors and return them as a path wants them; rows are multiplied by omega."""
     H = H.detach() if H.dtype == torch.float32 else H.detach().double()
     T = torch.as_tensor(T, dtype=torch.float64, device=H.device).detach()
     for name, A in (("H", H), ("T", T)):
@@ -31,10 +34,10 @@ def tensor_system(H: Tensor, T: Any, like: Problem, omega: Array | None, tol: fl
         H, T = H * weights[:, None], T * there[:, None]
     T = bring_near(T, like, there, H)
     # The kernels go through rows one after the other in memory.
-    return TorchSystem(H.contiguous(), T, weights)
+    return TorchPrepared(H.contiguous(), T, weights)
 
 
-class TorchSystem:
+class TorchPrepared:
     """H and T on a device, for many problems.
 
     Parameters
@@ -50,13 +53,23 @@ class TorchSystem:
     def __init__(self, H: Tensor, T: Tensor, omega: Tensor | None) -> None:
         self.H, self.T, self._omega = H, T, omega
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(N, L, m)."""
+        return len(self.T), self.H.shape[1], self.T.shape[1]
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of H."""
+        return int(self.H.element_size())
+
     def solve(
         self,
         problem: Problem,
         settings: Settings = ADAPTIVE,
-        callback: Callable[[Record], Any] | None = None,
+        callback: Callback | None = None,
         *,
-        start: State | None = None,
+        start: WarmStart | None = None,
         keep_state: bool = False,
     ) -> Solution:
         """Minimise a batch of problems."""

@@ -1,8 +1,8 @@
 """Rows on a device of PyTorch's: a GPU, or the CPU for tests.
 
-`TorchRows` has the methods of `gorelm._solver.rows.Rows`. The loop's arrays of the size of B live on the
-device too, in float64, and come to the host only when an iteration is checked. H'H is summed and
-factorised in float64; H, E and U have the precision of the inputs.
+`TorchRows` has the methods of `gorelm._solver.rows.Rows`. The loop's arrays of the size of B live
+on the device too, in float64, and come to the host only when an iteration is checked. H'H is summed
+and factorised in float64; H, E and U have the precision of the inputs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import torch
 
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver.linalg import Factor
-from gorelm._solver.problem import Array, Problem
-from gorelm._solver.rows import Moves
+from gorelm._solver.problem import Problem
+from gorelm._solver.rows import StepSums
 from gorelm._solver.state import Iterate
 from gorelm._solver.targets import EXPONENTS, ROUNDS, NormSummary, farthest
+from gorelm._typing import Array
 from gorelm.backends.torch.linalg import InverseFactor, SpectralFactor
 
 try:
@@ -50,10 +51,6 @@ class TorchRows:
     observed : boolean tensor (N, m), optional
         Which target cells are known.
     """
-
-    bounds_are_cheap = False
-    in_memory = False
-    check_every = 5
 
     def __init__(
         self,
@@ -116,10 +113,6 @@ class TorchRows:
         there = values if isinstance(values[0], torch.Tensor) else self.put(values)
         return [number.to(self.T.dtype) for number in there]
 
-    def refine(self) -> bool:
-        """Do nothing: steps have all digits."""
-        return False
-
     def accelerate(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a step that is captured once and launched as a whole."""
         return _Captured(step, self) if self.T.is_cuda else step
@@ -162,7 +155,7 @@ class TorchRows:
         *,
         cap: Array,
         measure: bool = False,
-    ) -> tuple[Tensor, Moves | None]:
+    ) -> tuple[Tensor, StepSums | None]:
         """Update E and U for the weights `B` (L, P, m); see `gorelm._solver.rows.Rows.step`."""
         if self._fused(problem):
             return self._fused_step(B, problem, rho, relax, cap, measure)
@@ -186,7 +179,7 @@ class TorchRows:
 
     def _fused_step(
         self, B: Tensor, problem: Problem, rho: Tensor, relax: float, cap: Array, measure: bool
-    ) -> tuple[Tensor, Moves | None]:
+    ) -> tuple[Tensor, StepSums | None]:
         numbers = (problem.tau, rho, problem.delta, self._there(cap))
         rows = (self.T, self.E[:, 0], self.U[:, 0], self._omega)
         D, sums = kernels.step(self._H, B, *rows, numbers, relax, measure=measure)
@@ -194,7 +187,7 @@ class TorchRows:
         if not measure:
             return HtD, None
         primal, size, change, UU, UT, _, _, hidden, error = sums[:, None]
-        return HtD, Moves(primal, size, change, UU, UT, sums[5:7, None], hidden, error)
+        return HtD, StepSums(primal, size, change, UU, UT, sums[5:7, None], hidden, error)
 
     def _plain_step(
         self, B: Tensor, problem: Problem, rho: Tensor, relax: float, *, keep: bool
@@ -216,13 +209,13 @@ class TorchRows:
             u_old.copy_(u)
         return HtD, R
 
-    def _moves(self, R: Tensor, before: Tensor, problem: Problem, cap: Array) -> Moves:
+    def _moves(self, R: Tensor, before: Tensor, problem: Problem, cap: Array) -> StepSums:
         E, U, T = self.E, self.U, self.T[:, None]
         sums = [_squares(R - E), _squares(E - before), _squares(U), _squares(R + T), _squares(E)]
         sums += [_sum(U * T), *self._capped(R, problem, self._there(cap))]
         primal, change, UU, hidden, error, UT, size, plain, capped = sums
         loss: Tensor = torch.stack([plain, capped])
-        return Moves(primal, size, change, UU, UT, loss, hidden, error)
+        return StepSums(primal, size, change, UU, UT, loss, hidden, error)
 
     def _capped(self, R: Tensor, problem: Problem, cap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the squared norms with none beyond `cap`, and the losses without and with it."""
@@ -264,8 +257,10 @@ class TorchRows:
         T = self.T[:, None]
         return self.get_one(self._summed(R)), self.get_one(_sum(R * T)), self.get_one(_squares(R))
 
-    def corrected(self, A: Array, which: Any, problem: Problem, rho: Array) -> tuple[Array, Array]:
-        """Judge the multipliers rho U - HA of the problems `which`; see `Rows.corrected`."""
+    def corrected_dual(
+        self, A: Array, which: Any, problem: Problem, rho: Array
+    ) -> tuple[Array, Array]:
+        """Judge the multipliers rho U - HA of the problems `which`; see `Rows.corrected_dual`."""
         here = problem.moved(self._in_rows)
         chosen = torch.as_tensor(np.asarray(which), device=self.T.device)
         Y = self.put_one(rho).to(self.T.dtype)[:, None] * self.U[:, chosen]
@@ -275,10 +270,15 @@ class TorchRows:
             _squares(Y)
         )
 
-    def pull(self, which: Any) -> Array:
+    def HtU(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""
         chosen = torch.as_tensor(np.arange(self.U.shape[1])[which], device=self.T.device)
         return self.get_one(self._summed(self.U[:, chosen]))
+
+    def inner(self) -> tuple[Array, Array]:
+        """Return <U, T> and <U, U> of every problem."""
+        UT, UU = self.get([_sum(self.U * self.T[:, None]), _squares(self.U)])
+        return UT, UU
 
     def keep(self, which: Any) -> None:
         """Drop the state of the problems that have left the batch."""
@@ -365,13 +365,13 @@ class _Captured:
     is only ever overwritten.
     """
 
-    def __init__(self, step: Callable[..., Moves | None], rows: TorchRows) -> None:
+    def __init__(self, step: Callable[..., StepSums | None], rows: TorchRows) -> None:
         self._step, self._rows = step, rows
-        self._graphs: dict[bool, tuple[Any, Moves | None]] = {}
+        self._graphs: dict[bool, tuple[Any, StepSums | None]] = {}
         self._compiled: set[bool] = set()
         self._state: dict[str, Tensor] = {}
 
-    def __call__(self, s: Iterate, *, measure: bool) -> Moves | None:
+    def __call__(self, s: Iterate, *, measure: bool) -> StepSums | None:
         if not self._rows.may_capture:
             return self._step(s, measure=measure)
         if measure not in self._compiled:  # launched once before they are captured, kernels are
@@ -389,7 +389,7 @@ class _Captured:
         graph.replay()
         return copy(moves)
 
-    def _capture(self, s: Iterate, measure: bool) -> tuple[Any, Moves | None]:
+    def _capture(self, s: Iterate, measure: bool) -> tuple[Any, StepSums | None]:
         work = copy(s)  # capturing runs nothing, but the step assigns
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         aside = torch.cuda.Stream()

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from sklearn.base import BaseEstimator
 
-import gorelm
 from gorelm._compat import num_samples
+from gorelm._files import write_whole
 from gorelm._typing import Array, Indices, Mask, Record
+from gorelm._version import __version__
 from gorelm.diagnostics.convergence import ConvergenceDisplay
 from gorelm.diagnostics.drawing import MANY_POINTS, number
 from gorelm.diagnostics.fitted import (
@@ -135,7 +136,7 @@ def write_fit_report(
         pictures=[p for p in (_path(fit), _convergence(fit), _growth(fit)) if p is not None],
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text.encode("utf-8", "backslashreplace"))  # file names may be no text
     return path
 
 
@@ -455,7 +456,7 @@ def version_table() -> Table:
     """Return the versions of what a fit depends on."""
     packages = ("numpy", "scipy", "scikit-learn", "matplotlib")
     rows = [[Cell("Python"), Cell(".".join(map(str, sys.version_info[:3])))]]
-    rows += [[Cell("gorelm"), Cell(gorelm.__version__)]]  # also where it is not installed
+    rows += [[Cell("gorelm"), Cell(__version__)]]  # also where it is not installed
     rows += [[Cell(name), Cell(version(name))] for name in packages]
     return Table("versions", "Software that wrote this page.", ["package", "version"], rows)
 

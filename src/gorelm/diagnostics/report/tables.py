@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gorelm._files import write_whole
+
 __all__ = ["MISSING", "Cell", "Table", "write_table"]
 
 MISSING = "–"  # noqa: RUF001 (an en dash is what tables print)
@@ -204,7 +206,7 @@ def write_table(table: Table, folder: Path) -> None:
         ("md", table.to_markdown()),
         ("tex", table.to_latex()),
     ):
-        (folder / f"{table.name}.{ending}").write_text(text, encoding="utf-8")
+        write_whole(folder / f"{table.name}.{ending}", text.encode())
 
 
 def _number(value: float, spec: str) -> str:

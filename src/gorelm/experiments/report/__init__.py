@@ -5,6 +5,7 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
+from gorelm._files import write_whole
 from gorelm.diagnostics.report.html import render
 from gorelm.diagnostics.report.tables import Table, write_table
 from gorelm.experiments.protocol import RunRecord
@@ -112,7 +113,7 @@ def write_report(records: Sequence[RunRecord], folder: str | PathLike[str], *, t
         if table is not None:
             write_table(table, folder / "tables")
     path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
+    write_whole(path, page.encode())
     return path
 
 

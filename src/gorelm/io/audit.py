@@ -186,25 +186,9 @@ def _name_of(thing: type | FunctionType) -> str:
 def audit(archive: ZipFile) -> tuple[bytes, set[str]]:
     """Check an archive: each type in it must be in `allowed_types` for its loader.
 
-    Parameters
-    ----------
-    archive : ZipFile
-        What skops wrote, or somebody claims that it did.
-
-    Returns
-    -------
-    schema : bytes
-        The tree of nodes, with the modules in which this version has gorelm's classes. It is what
-        was checked, and so what skops should read.
-    names : set of str
-        The names of all types in it, for skops to trust.
-
-    Raises
-    ------
-    Refused
-        If something in it is not allowed.
-    Exception
-        Any other, if it is not what skops writes.
+    Returns the tree of nodes as it was checked, with the modules in which this version has gorelm's
+    classes, for skops to read; and the names of all types in it, for skops to trust. Raises
+    `Refused` if something is not allowed, and other exceptions if skops did not write it.
     """
     schema = _schema_of(archive)
     protocol = schema["protocol"]

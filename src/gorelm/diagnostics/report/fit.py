@@ -145,34 +145,16 @@ def write_fit_report(
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted model, its training rows, its predictions of them and their names.
-
-    Parameters
-    ----------
-    model : fitted estimator
-        Of this library, or a meta-estimator around one.
-    observed, predicted : array (N, m)
-        NaN: unknown.
-    unseen : bool
-        Whether the models that predicted a row were fitted without it.
-    rows : RowScores
-        The outlier score of every row.
-    target_names : list of str
-        Of all targets.
-    row_names : list of str or None
-        None: rows have only numbers.
-    n_features : int or None
-        Number of inputs, if the model knows.
-    """
+    """A fitted model, its training rows, its predictions of them and their names."""
 
     model: Predictor
-    observed: Array
-    predicted: Array
-    unseen: bool
+    observed: Array  # (N, m), NaN: unknown
+    predicted: Array  # (N, m)
+    unseen: bool  # whether the models that predicted a row were fitted without it
     rows: RowScores
     target_names: list[str]
-    row_names: list[str] | None
-    n_features: int | None
+    row_names: list[str] | None  # None: rows have only numbers
+    n_features: int | None  # None: the model does not know
 
     @classmethod
     def of(

@@ -24,22 +24,7 @@ _GREY = "#888888"
 
 
 def boxplots(runs: Runs, ratio: float, *, prefix: str) -> str | None:
-    """Draw the test errors of the repeats, one panel for each data set.
-
-    Parameters
-    ----------
-    runs : Runs
-        All runs.
-    ratio : float
-        Share of outliers.
-    prefix : str
-        Of the names within the SVG, different for every picture of a page.
-
-    Returns
-    -------
-    str or None
-        None if there is no error to draw.
-    """
+    """Draw the test errors of the repeats, one panel for each data set; None without any."""
     datasets = [
         d
         for d in runs.datasets
@@ -78,25 +63,7 @@ def boxplots(runs: Runs, ratio: float, *, prefix: str) -> str | None:
 def critical_difference(
     labels: Sequence[str], ranks: ArrayLike, distance: float, *, prefix: str, title: str
 ) -> str:
-    """Draw mean ranks, with bars over the methods that are not told apart.
-
-    Parameters
-    ----------
-    labels : sequence of str
-        Names of the methods.
-    ranks : array-like of shape (n_methods,)
-        Their mean ranks.
-    distance : float
-        Nemenyi's critical distance.
-    prefix : str
-        Of the names within the SVG.
-    title : str
-        Read out in place of the picture.
-
-    Returns
-    -------
-    str
-    """
+    """Draw mean ranks of methods, with bars over those within Nemenyi's critical distance."""
     values = np.asarray(ranks, dtype=float)
     k = len(values)
     order = np.argsort(values, kind="stable")

@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from gorelm.experiments.protocol import RunRecord, Value
 from gorelm.experiments.published import (
     PUBLISHED_METHODS,
@@ -28,27 +26,12 @@ class Column:
 
 @dataclass
 class Runs:
-    """All runs of a report.
-
-    Parameters
-    ----------
-    records : sequence of dict
-        One per run; see :func:`gorelm.experiments.report.write_report`.
-
-    Attributes
-    ----------
-    datasets : list of str
-        Sorted.
-    ratios : list of float
-        Shares of outliers, ascending.
-    columns : list of Column
-        The paper's methods first, in its order, then the others by name.
-    """
+    """All runs of a report; for `records` see :func:`gorelm.experiments.report.write_report`."""
 
     records: Sequence[RunRecord]
-    datasets: list[str] = field(init=False)
-    ratios: list[float] = field(init=False)
-    columns: list[Column] = field(init=False)
+    datasets: list[str] = field(init=False)  # sorted
+    ratios: list[float] = field(init=False)  # shares of outliers, ascending
+    columns: list[Column] = field(init=False)  # the paper's methods in its order, others by name
 
     def __post_init__(self) -> None:
         self.datasets = sorted({str(r["dataset"]) for r in self.records})
@@ -80,11 +63,6 @@ class Runs:
     def values(self, dataset: str, ratio: float, column: Column, key: str) -> list[float]:
         """Finite figures of the finished runs of a cell."""
         return finite(r.get(key) for r in self.of(dataset, ratio, column) if r["status"] == "done")
-
-    def mean(self, dataset: str, ratio: float, column: Column, key: str) -> float | None:
-        """Their mean, None without any."""
-        values = self.values(dataset, ratio, column, key)
-        return float(np.mean(values)) if values else None
 
     def complete(self, ratio: float, columns: Sequence[Column]) -> list[str]:
         """Name the data sets on which each of the columns has a test error."""

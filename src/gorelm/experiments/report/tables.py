@@ -26,21 +26,7 @@ __all__ = [
 
 
 def accuracy_table(runs: Runs, ratio: float, subset: str) -> Table:
-    """Mean aRRMSE over repeats, with the paper's figures; the footer has the mean ranks.
-
-    Parameters
-    ----------
-    runs : Runs
-        All runs.
-    ratio : float
-        Share of outliers.
-    subset : {"train", "test"}
-        Rows on which the error was measured. Ranks are of the test error.
-
-    Returns
-    -------
-    Table
-    """
+    """Mean aRRMSE on "train" or "test" rows, with the paper's; mean ranks of the test error."""
     rows = []
     for dataset in runs.datasets:
         cells = [_accuracy_cell(runs, dataset, ratio, c, subset) for c in runs.columns]

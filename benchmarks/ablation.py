@@ -29,7 +29,7 @@ import numpy as np  # noqa: E402 (threads are pinned before NumPy loads)
 from growing import rows_of  # noqa: E402
 
 from gorelm import GORELMRegressorCV, IGORELMRegressor  # noqa: E402
-from gorelm._solver import admm, certificate, grid  # noqa: E402
+from gorelm._solver import certificate, grid  # noqa: E402
 from gorelm._solver.prepared import solve  # noqa: E402
 from gorelm._solver.problem import Problem  # noqa: E402
 from gorelm.path import gorelm_path  # noqa: E402
@@ -37,11 +37,6 @@ from solver import hidden_problem  # noqa: E402
 
 RATIOS = [0.0, 0.25, 0.5, 0.75, 1.0]
 WORTH = 1.5
-improve_bound = certificate.improve_bound
-
-
-def without_mixture(*args: object, **options: object) -> object:
-    return improve_bound(*args, **{**options, "mix": False})  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -56,10 +51,6 @@ OFF: dict[str, tuple[tuple[object, str, object], ...]] = {
     "polish": ((certificate.Polish, "where_it_pays", classmethod(lambda *_, **__: None)),),
     "working sets": ((grid, "WORKING_SET", 0.0),),
     "strictly feasible multipliers": ((grid.Grid, "_feasible", lambda *_: None),),
-    "mixtures of bounds": (
-        (certificate, "improve_bound", without_mixture),
-        (admm, "improve_bound", without_mixture),
-    ),
 }
 
 
@@ -132,9 +123,8 @@ def main() -> None:
     args = parser.parse_args()
     off = args.only or list(OFF)
     cases = {name: make for name, make in CASES.items() if not args.case or args.case in name}
-    print(
-        f"CPU seconds with all accelerators; how many times as many without each. Keep from {WORTH}.\n"
-    )
+    print("CPU seconds with all accelerators; how many times as many without each.")
+    print(f"(An accelerator stays from {WORTH} on.)\n")
     print("| case | seconds |", " | ".join(off), "|")
     print("|---|---|" + "---|" * len(off))
     gains: dict[str, list[float]] = {name: [] for name in off}

@@ -43,7 +43,8 @@ from gorelm import RELMRegressor, RobustELMRegressor
 from gorelm._features.scaling import Scaling
 from gorelm.datasets import contaminate
 from gorelm.estimators import robust
-from gorelm.estimators._search import LINEAR, Layer, Rows, every
+from gorelm.estimators._search import SearchTable
+from gorelm.estimators.robust import LINEAR, Comparison, Layer
 from gorelm.metrics import arrmse
 from gorelm.selection import folds_of
 
@@ -96,14 +97,13 @@ def judged(X: Array, T: Array, s: int, grid: tuple[Layer, ...]) -> tuple[Array, 
     inputs, targets = Scaling.fit("standard", X, w), Scaling.fit("standard", T, w)
     X, X_test = inputs.apply(X)[0], inputs.apply(X_test)[0]
     T, T_test = targets.apply(T)[0], targets.apply(T_test)[0]
-    rows = Rows(X, T, w, robust.NODES, s)
-    everyone = w > 0
-    members = rows.best(every(grid), "squared", everyone, folds_of(5, X, T, s), "")
+    compared = Comparison(SearchTable(X, T, w, w > 0), "squared", robust.NODES, s)
+    ranked = compared.rank(compared.whole_path(grid), folds_of(5, X, T, s), "")
     scores, predicted = np.empty(len(grid)), np.empty((len(grid), *T_test.shape))
-    for member in members:
-        _, H, _ = rows.draw(member.layer, everyone)
-        lam = float(rows.lams("squared", H, T, None)[member.lam])
-        model = RELMRegressor(1.0 / lam, **member.layer.settings(rows.n_hidden, X.shape[1], s))
+    for member in ranked:
+        candidate = compared.candidate(member.layer, np.array([member.lam]))
+        lam = float(candidate.lams[0] * candidate.lam_unit(*candidate.model._drawn(X, T, w)))
+        model = RELMRegressor(1.0 / lam, **member.layer.settings(robust.NODES, X.shape[1], s))
         k = grid.index(member.layer)
         scores[k] = -member.score
         predicted[k] = model.fit(X, T).predict(X_test).reshape(T_test.shape)

@@ -25,7 +25,6 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = str(N_THREADS)
 
 import numpy as np  # noqa: E402 (threads are pinned before NumPy loads)
-from solver import hidden_problem  # noqa: E402
 
 from gorelm import GORELMRegressorCV  # noqa: E402
 from gorelm._solver.admm import ADAPTIVE, PAPER, Settings  # noqa: E402
@@ -33,6 +32,7 @@ from gorelm._solver.prepared import solve  # noqa: E402
 from gorelm._solver.problem import Problem  # noqa: E402
 from gorelm.datasets import contaminate, load_mulan  # noqa: E402
 from gorelm.path import Path, gorelm_path  # noqa: E402
+from solver import hidden_problem  # noqa: E402
 
 GAP = 1e-3
 L1_RATIOS = np.array([0.0, 0.25, 0.5, 0.75, 1.0])

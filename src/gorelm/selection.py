@@ -13,20 +13,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Self, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
+from scipy import sparse
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import KFold, check_cv
 
 from gorelm._features.scaling import weighted_quantiles
-from gorelm._typing import Array
+from gorelm._typing import Array, Indices
 
-__all__ = ["ROBUST_SCORES", "Fold", "error_norms", "folds_of", "one_standard_error", "scores_of"]
+__all__ = [
+    "ROBUST_SCORES",
+    "Fold",
+    "Scoring",
+    "error_norms",
+    "folds_of",
+    "one_standard_error",
+    "scores_of",
+    "track",
+]
 
-Indices = npt.NDArray[np.intp]
+# A name of `ROBUST_SCORES`, or whatever `sklearn.metrics.get_scorer` takes.
+Scoring: TypeAlias = str | Callable[..., float]
+Item = TypeVar("Item")
+
 TRIM = 0.25
 
 
@@ -38,7 +50,7 @@ class Fold:
     test: Indices
 
 
-def folds_of(cv: Any, X: Any, T: Array, seed: int) -> list[Fold]:
+def folds_of(cv: object, X: Array | sparse.csr_array, T: Array, seed: int) -> list[Fold]:
     """Return the splits that `cv` describes: a number of shuffled folds, a splitter, or splits."""
     n_rows = X.shape[0]
     if isinstance(cv, int | np.integer):
@@ -94,23 +106,23 @@ ROBUST_SCORES: dict[str, Callable[[Array, Array], Array]] = {
 
 
 class _Predictions(RegressorMixin, BaseEstimator):
-    """What a scikit-learn scorer asks a fitted estimator for."""
+    """A fitted estimator, as far as scikit-learn's scorers are concerned."""
 
     def __init__(self, y: Array) -> None:
         self._y = y
 
-    def fit(self, X: Any, y: Any) -> _Predictions:
+    def fit(self, X: object, y: object) -> Self:
         return self
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: object) -> Array:
         return self._y
 
 
 def scores_of(
-    scoring: Any,
+    scoring: Scoring,
     predicted: Array,
     norms: Array,
-    X: Any,
+    X: Array | sparse.csr_array | None,
     T: Array,
     weights: Array,
     *,
@@ -161,7 +173,7 @@ def one_standard_error(means: Array, errors: Array, simplicity: Sequence[Array])
     return int(near[order[-1]])
 
 
-def track(work: Iterable[Any], total: int, what: str, *, show: bool) -> Iterator[Any]:
+def track(work: Iterable[Item], total: int, what: str, *, show: bool) -> Iterator[Item]:
     """Pass `work` on, with a progress bar on stderr if asked for."""
     if not show:
         yield from work

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -585,6 +586,96 @@ def test_rows_sent_from_memory_outlive_a_worker_that_nobody_restarts(
         assert len(client.nthreads()) == 1
         assert leftovers(client) == []
     np.testing.assert_array_equal(spread.coef_, reference.coef_)
+
+
+# -- paused workers ------------------------------------------------------------------------------
+
+
+def set_pause(client: Any, fraction: float, count: int = 2) -> None:
+    """Have dask pause workers at a share of their memory, and wait until it has or has not."""
+    some = sorted(client.nthreads())[:count]
+
+    def change(dask_worker: Any) -> None:
+        dask_worker.memory_manager.memory_pause_fraction = fraction
+
+    def paused(dask_worker: Any) -> bool:
+        return bool(dask_worker.status.name == "paused")
+
+    client.run(change, workers=some)
+    deadline = time.monotonic() + 20
+    while set(client.run(paused, workers=some).values()) != {fraction < 1e-3}:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.1)  # until the scheduler knows
+
+
+@pytest.fixture
+def resumed(threads: Any) -> Iterator[Any]:
+    """Two workers that may be paused; they run again at the end."""
+    yield threads
+    set_pause(threads, 0.999)
+
+
+def test_a_worker_paused_during_the_fit_does_not_stop_it(resumed: Any) -> None:
+    X, T, _ = table()
+    alone = model(**FAULT).fit(X, T)
+    spread = model(**FAULT)
+    start = time.monotonic()
+    with (
+        pytest.warns(RuntimeWarning, match=r"worker .* is paused by dask.*memory_budget"),
+        before_command(20, lambda: set_pause(resumed, 1e-9, count=1)) as names,
+        dask.config.set({"gorelm.checkpoint-every": 5}),
+    ):
+        spread.fit(chunked(X, 4), chunked(T, 4))
+    assert time.monotonic() - start < 20
+    assert names.count("step") > 45
+    assert_same(alone, spread)
+
+
+@pytest.fixture
+def paused_with_actors(resumed: Any, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Pause both workers as soon as they have actors; then call what the list holds, once."""
+    start_actors, then = _workers.WorkerPool.start_actors, list[Callable[[], None]]()
+
+    def start_and_pause(pool: Any) -> Any:
+        workers = start_actors(pool)
+        if then:
+            set_pause(resumed, 1e-9)
+            then.pop()()
+        return workers
+
+    monkeypatch.setattr(_workers.WorkerPool, "start_actors", start_and_pause)
+    return then
+
+
+@pytest.mark.parametrize("with_actors", [False, True])
+def test_workers_that_stay_paused_end_the_fit(
+    resumed: Any, paused_with_actors: list[Any], with_actors: bool
+) -> None:
+    if with_actors:
+        paused_with_actors.append(lambda: None)
+    else:
+        set_pause(resumed, 1e-9)
+    with (
+        pytest.warns(RuntimeWarning, match="paused by dask"),
+        dask.config.set({"gorelm.worker-timeout": "1s"}),
+    ):
+        fails(resumed, model(), MemoryError, "paused by dask for 1 s.*gorelm.worker-timeout")
+
+
+@pytest.mark.parametrize("from_memory", [False, True])
+def test_a_fit_waits_for_workers_paused_before_they_have_their_rows(
+    resumed: Any, paused_with_actors: list[Any], from_memory: bool
+) -> None:
+    X, T, _ = table()
+    resume = threading.Timer(1.5, set_pause, [resumed, 0.999])
+    paused_with_actors.append(resume.start)
+    sent = backend.from_arrays(X, T, n_partitions=4)
+    parts = sent if from_memory else (chunked(X, 4), chunked(T, 4))
+    with pytest.warns(RuntimeWarning, match="paused by dask"):
+        spread = model().fit(*parts)
+    resume.join()
+    assert_same(model().fit(X, T), spread)
 
 
 # -- ends ----------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ from gorelm import RELMRegressor, RobustELMRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import split_in_two
 from gorelm.estimators import robust
-from gorelm.estimators._search import LINEAR, SEARCH_LAYERS, Layer, Rows, spread_of
+from gorelm.estimators._search import SearchTable
+from gorelm.estimators.robust import LINEAR, PATHS, SEARCH_LAYERS, Comparison, Layer, spread_of
 from gorelm.metrics import arrmse
 from gorelm.selection import folds_of
 
@@ -216,12 +217,14 @@ def test_ridges_with_missing_targets_are_those_of_the_known_rows():
     T = data.T.copy()
     T[::4, 0] = T[1::7, 2] = np.nan
     w = np.random.default_rng(0).uniform(0.5, 2.0, size=40)
-    rows = Rows(data.X, T, w, 12, 0)
-    _, H, omega = rows.draw(Layer("tanh", 1.0, True), slice(None))
-    weighted = np.nan_to_num(T) * omega[:, None]
-    coefs = rows._path(slice(None), "squared", H, weighted, omega, ~np.isnan(T))
-    for k, lam in enumerate(rows.lams("squared", H, weighted, omega)[:8]):
-        few = rows._path([k], "squared", H, weighted, omega, ~np.isnan(T))
+    compared = Comparison(SearchTable(data.X, T, w, w > 0), "squared", 12, 0)
+    [(layer, lams)] = compared.whole_path([Layer("tanh", 1.0, True)])
+    candidate = compared.candidate(layer, lams)
+    H, design = candidate.model._drawn(data.X, T, w)
+    weighted = np.nan_to_num(T) * np.sqrt(w)[:, None]
+    coefs = candidate.solve(H, design)
+    for k, lam in enumerate(PATHS["squared"][:8] * np.square(H).sum()):
+        few = compared.candidate(layer, lams[[k]]).solve(H, design)
         np.testing.assert_allclose(few[:, 0], coefs[:, k], rtol=1e-6, atol=1e-9)
         for j, column in enumerate(T.T):
             known = ~np.isnan(column)
@@ -459,12 +462,14 @@ def test_the_best_of_a_sample_are_compared_again_on_all_rows():
     names = ("activation", "weight_scale", "direct_link")
     best = [getattr(model.members_[0], name) for name in names]
     assert best == [getattr(shrunk.members_[0], name) for name in names]
-    rows = Rows(model._scaled(data.X), model._target_scaling.apply(data.T)[0], np.ones(200), 25, 0)
-    [fold, *_] = folds_of(3, data.X, data.T, 0)
-    tried = [SEARCH_LAYERS[0], SEARCH_LAYERS[-1]]
-    for layer in tried:
-        whole = rows.out_of_fold(layer, slice(None), "squared", np.ones(200, bool), fold)
-        some = rows.out_of_fold(layer, np.array([3, 7]), "squared", np.ones(200, bool), fold)
+    T = model._target_scaling.apply(data.T)[0]
+    table = SearchTable(model._input_scaling.apply(data.X)[0], T, np.ones(200), np.ones(200, bool))
+    compared = Comparison(table, "squared", 25, 0)
+    tried = compared.whole_path([SEARCH_LAYERS[0], SEARCH_LAYERS[-1]])
+    few = [(layer, np.array([3, 7])) for layer, _ in tried]
+    folds = folds_of(3, data.X, data.T, 0)[:1]
+    runs = (compared._predictions(trials, folds, "") for trials in (tried, few))
+    for [whole], [some] in zip(*runs, strict=True):
         np.testing.assert_allclose(some, whole[:, [3, 7]], rtol=1e-6, atol=1e-9)
 
 
@@ -472,10 +477,9 @@ def test_the_best_of_a_sample_are_compared_again_on_all_rows():
     ("rows", "nodes"), [(10, 1000), (2400, 1200), (20_000, 3000), (50_000, 2000), (10**6, 1000)]
 )
 def test_more_rows_have_more_nodes(rows, nodes):
-    kept = np.ones(rows, dtype=bool)
-    assert RobustELMRegressor()._n_nodes(kept) == nodes
-    assert RobustELMRegressor()._n_nodes() == 1000  # of a sample
-    assert RobustELMRegressor(n_hidden=77)._n_nodes(kept) == 77
+    assert robust.nodes_for("auto", rows) == nodes
+    assert robust.nodes_for("auto") == 1000  # of a sample
+    assert robust.nodes_for(77, rows) == 77
 
 
 @pytest.mark.parametrize(("size", "pulled"), [(4, 0), (40, 3), (4000, 3)])
@@ -485,16 +489,16 @@ def test_rows_far_off_in_a_clean_table(monkeypatch, size, pulled):
     T = rng.normal(size=(400, 2))
     errors = rng.normal(size=(400, 2)) * rng.uniform(0, 0.4, size=(400, 1))
     errors[:3] = size
-    model = make()
-    monkeypatch.setattr("gorelm.estimators.robust._split", lambda *args: (np.inf, 0.0))  # one group
-    monkeypatch.setattr(Rows, "best", lambda *args: [])
-    monkeypatch.setattr(Rows, "average", lambda rows, *args: rows.T + errors)
+    monkeypatch.setattr(robust, "_split", lambda *args: (np.inf, 0.0))  # one group
+    monkeypatch.setattr(Comparison, "rank", lambda *args: [])
+    monkeypatch.setattr(Comparison, "average", lambda compared, *args: compared.table.T + errors)
     every = np.ones(400, dtype=bool)
     folds = folds_of(3, T, T, 0)
-    kept, _, moved = model._screen(T, T, np.ones(400), folds, every, 0)
-    assert not model.contaminated_
-    assert (moved != T).any(axis=1).sum() == pulled
-    assert kept.all()
+    task = robust.RobustTask(T, T, np.ones(400), every, folds, 0, 25, 2, 1000, "error", None, False)
+    screened = robust.screen(task)
+    assert not screened.contaminated
+    assert (screened.T != T).any(axis=1).sum() == pulled
+    assert screened.kept.all()
 
 
 def test_one_gross_cell_is_named_by_its_own_error():

@@ -35,7 +35,6 @@ from gorelm._solver.certificate import (
     Directions,
     Polish,
     certify,
-    improve_bound,
     prove,
     residuals,
     residuals_small,
@@ -44,7 +43,7 @@ from gorelm._solver.certificate import (
 from gorelm._solver.linalg import Factor
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import DeviceRows, Rows, Step, StepSums, WarmRows, squares
-from gorelm._solver.state import Checkpoint, Iterate, Mixture, Solution, WarmStart
+from gorelm._solver.state import Checkpoint, Iterate, Solution, WarmStart
 from gorelm._typing import Array, Callback, Mask, Record
 
 __all__ = ["ADAPTIVE", "LARGE", "PAPER", "Settings", "solve"]
@@ -269,7 +268,6 @@ class _Run:
             bound=np.full(1, -np.inf),  # a larger network may do better than the last bound
             summed=np.full(1, -np.inf),
             scale=np.ones(1),
-            mixture=Mixture.empty(B),
             polished=np.zeros(1, dtype=bool),
             objective=s.objective if known == n_hidden else np.full(1, np.nan),
             correction=None,
@@ -320,7 +318,6 @@ class _Run:
             bound=np.full(count, -np.inf),
             summed=np.full(count, -np.inf),
             scale=np.ones(count),
-            mixture=Mixture.empty(zeros),
             objective=np.full(count, np.nan),
             polished=np.zeros(count, dtype=bool),
             # B is ahead of Z where a run begins near its end, and the residuals are split.
@@ -402,9 +399,6 @@ class _Run:
         if self.settings.stop == "residuals":
             s.HtE_change = HtD + HtU - HtE
         s.HtD, s.HtU = HtD, HtU
-        often = self.large and self.device is None and self.polish is None
-        if sums is None and often and not self.sum_again:
-            improve_bound(s, *self.rows.inner())
         return sums
 
     # -- stopping --------------------------------------------------------------------------------

@@ -2,9 +2,8 @@ r"""Everything that proves: lower bounds on the optimum, how to improve them, st
 
 The multipliers :math:`Y = \rho U` of an iterate are dual feasible for the loss by construction of
 its proximal map, so each check has a lower bound on the optimum (`Problem.dual_values`) for nearly
-nothing. Four things make the bound better than that of the last multipliers alone:
+nothing. Three things make the bound better than that of the last multipliers alone:
 
-- `improve_bound`: a convex combination of feasible multipliers is feasible (`Mixture`);
 - `_bound_from_feasible`, without ridge: the last feasible point on the way from strictly feasible
   multipliers of another problem to Y;
 - `_correct_bound`, without ridge: multipliers moved by HA so that H'Y obeys the limit :math:`l_1`;
@@ -25,7 +24,7 @@ from scipy import linalg
 from gorelm._solver.linalg import EighFactor, Factor, above_rounding, gram, product
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import MemoryRows, Rows, StepSums, squares
-from gorelm._solver.state import Iterate, Mixture, StrictlyFeasible
+from gorelm._solver.state import Iterate, StrictlyFeasible
 from gorelm._typing import Array, Indices, Mask
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "Directions",
     "Polish",
     "certify",
-    "improve_bound",
     "prove",
     "residuals",
     "residuals_small",
@@ -63,7 +61,8 @@ def certify(
     else:
         loss, capped = sums.loss
         penalty = s.problem.penalty_values(s.B)
-        bound = improve_bound(s, sums.UT, sums.UU)
+        bound, s.scale = _bound(s.problem, s.rho, s.HtU, sums.UT, sums.UU)
+        s.bound = np.maximum(s.bound, bound)
         s.correction = None
         bound, alone = _bound_from_feasible(s, sums, bound)
         if s.sigma is not None and rows.complete:
@@ -144,41 +143,8 @@ def _summed_again(s: Iterate, sums: StepSums, which: Mask, rows: Rows, tol: floa
     s.bound, s.summed = s.bound.copy(), s.summed.copy()
     if not sound:
         s.bound[which] = np.maximum(bound, s.summed[which])
-        s.mixture = Mixture.empty(s.B)  # made of the same sums
     s.summed[which] = s.bound[which]
     return sound
-
-
-def improve_bound(s: Iterate, UT: Array, UU: Array) -> Array:
-    r"""Improve the lower bounds by the multipliers rho U, and by mixing them into earlier ones.
-
-    Multipliers swing around the optimum, and what lies between two that are feasible is feasible:
-    the best point of the segment from the mixture so far to the new one is a parabola's.
-
-    Returns
-    -------
-    bound : array (P,)
-        What the new multipliers prove by themselves.
-    """
-    bound, s.scale = _bound(s.problem, s.rho, s.HtU, UT, UU)
-    s.bound = np.maximum(s.bound, bound)
-    ridge = s.problem.l2 > 0
-    if ridge.any():
-        l2 = np.where(ridge, s.problem.l2, 1.0)
-        size = s.scale * s.rho
-        old = s.mixture
-        R = s.problem.excess(size[:, None] * s.HtU)
-        a, b = size * UT, s.problem.curvature * size**2 * UU
-        step = R - old.R
-        bend = squares(step) / l2
-        slope = old.a - a + 0.5 * (old.b - b) - np.einsum("lpm,lpm->p", old.R, step) / l2
-        share = np.where(ridge, np.clip(slope / np.maximum(bend, 1e-300), 0.0, 1.0), 0.0)
-        s.mixture = Mixture(
-            old.R + share[:, None] * step, old.a + share * (a - old.a), old.b + share * (b - old.b)
-        )
-        mixed = -s.mixture.a - 0.5 * s.mixture.b - squares(s.mixture.R) / (2 * l2)
-        s.bound = np.where(ridge, np.maximum(s.bound, mixed), s.bound)
-    return bound
 
 
 def _bound(problem: Problem, rho: Array, HtU: Array, UT: Array, UU: Array) -> tuple[Array, Array]:

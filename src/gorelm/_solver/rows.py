@@ -160,10 +160,6 @@ class Rows(Protocol):
         """Return H'U of some problems, (L, ., m), summed over the rows."""
         ...
 
-    def inner(self) -> tuple[Array, Array]:
-        """Return <U, T> and <U, U> of every problem."""
-        ...
-
     def keep(self, which: Mask) -> None:
         """Drop the state of the problems that have left the batch."""
         ...
@@ -443,10 +439,6 @@ class BlockRows:
         n_columns = D.shape[1] * D.shape[2]
         (sums,) = self._totals(lambda rows, h: (_transposed_product(h, D[rows]),), n_columns)
         return _upright(sums, (self._n_hidden, *D.shape[1:]))
-
-    def inner(self) -> tuple[Array, Array]:
-        """Return <U, T> and <U, U> of every problem."""
-        return inner(self.U, self.T), squares(self.U)
 
     def keep(self, which: Mask) -> None:
         """Drop the state of the problems that have left the batch."""

@@ -11,7 +11,7 @@ from gorelm._solver.problem import Problem
 from gorelm._solver.rows import StepSums, Which
 from gorelm._typing import Array, Indices, Mask, Record
 
-__all__ = ["Checkpoint", "Iterate", "Mixture", "Solution", "StrictlyFeasible", "WarmStart"]
+__all__ = ["Checkpoint", "Iterate", "Solution", "StrictlyFeasible", "WarmStart"]
 
 
 @dataclass
@@ -132,30 +132,6 @@ def _or_nothing(bound: Array | None, count: int) -> Array:
 
 
 @dataclass
-class Mixture:
-    r"""A convex combination of feasible multipliers Y, by what the dual value is made of.
-
-    .. math:: D = -a - \tfrac12 b - \frac{\|R\|_F^2}{2 l_2}
-
-    with a = <Y, T>, b at least the curvature's share, and R at least as large as the excess of
-    every row of H'Y over :math:`l_1`.
-    """
-
-    R: Array  # (L, P, m)
-    a: Array  # (P,)
-    b: Array  # (P,)
-
-    @classmethod
-    def empty(cls, like: Array) -> Mixture:
-        """Return Y = 0, whose dual value is 0, for weights like `like`."""
-        return cls(np.zeros_like(like), *np.zeros((2, like.shape[1])))
-
-    def take(self, which: Which) -> Mixture:
-        """Return the mixtures of some problems."""
-        return Mixture(self.R[:, which], self.a[which], self.b[which])
-
-
-@dataclass
 class StrictlyFeasible:
     """Multipliers Y with every row of H'Y well within l1, by what bounds are made of; Y = 0 is."""
 
@@ -206,7 +182,6 @@ class Iterate:
     # The last bound is that of the multipliers scale (rho U - H correction), or, for problems that
     # have some feasible, of a point on the way to them.
     scale: Array
-    mixture: Mixture
     objective: Array  # of B, when last looked at
     polished: Mask  # whether the best bound is that of polished multipliers
     correction: Array | None = None  # None: 0
@@ -264,7 +239,6 @@ class Iterate:
             self.sigma = self.sigma[which]
         for name in ("HtD", "HtU", "HtE_change", "B", "Z", "V", "Z_change"):
             setattr(self, name, getattr(self, name)[:, which])
-        self.mixture = self.mixture.take(which)
         if self.correction is not None:
             self.correction = self.correction[:, which]
         if self.feasible is not None:

@@ -92,7 +92,7 @@ def of_errors(model: Any, table: Table) -> list[str]:
 
 def of_networks(model: Any) -> list[str]:
     """Say which settings were chosen, and how near to its optimum each network is."""
-    from gorelm.estimators._search import spread_of
+    from gorelm.estimators.robust import spread_of
 
     robust = model.regressor_
     members, tried = robust.members_, robust.cv_results_

@@ -101,7 +101,7 @@ class ConvergenceDisplay:
 
     @classmethod
     def of(cls, estimator: object) -> ConvergenceDisplay:
-        """Return the display of a fitted estimator, not yet plotted; a closed form has no history."""
+        """Return the display of an estimator, not yet plotted; a closed form has no history."""
         check_is_fitted(estimator)
         members = attribute(estimator, "members_")
         models = {"": innermost(estimator)} if members is None else _named_members(members)

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import field, replace
+from functools import partial
+from itertools import product
+from numbers import Integral, Real
+from typing import ClassVar, NamedTuple
 
 import numpy as np
+from sklearn.utils import check_random_state
 
-from gorelm._solver.problem import Problem
-from gorelm.estimators._base import IterativeELM, parameters
+from gorelm._compat import Interval, validate_params
+from gorelm._features.scaling import Scaling
+from gorelm._solver.prepared import Prepared
+from gorelm._typing import Array, Constraints, Indices, Mask
+from gorelm.diagnostics.scores import outlier_threshold
+from gorelm.estimators._base import IterativeELM, SizedELM, parameters
 from gorelm.estimators._docs import document
-from gorelm.estimators._search import GRID, SearchingELM
+from gorelm.estimators._prepare import usable_rows
+from gorelm.estimators._search import Candidate, FoldPrediction, SearchTable, out_of_fold
 from gorelm.estimators.batch import (
     GORELMRegressor,
     GRELMRegressor,
     ORELMRegressor,
     RELMRegressor,
 )
-from gorelm.path import checked_grid
+from gorelm.path import checked_grid, default_lams
+from gorelm.selection import (
+    Fold,
+    Scoring,
+    error_norms,
+    folds_of,
+    one_standard_error,
+    scores_of,
+)
 
 __all__ = [
     "GORELMRegressorCV",
@@ -25,6 +44,202 @@ __all__ = [
     "ORELMRegressorCV",
     "RELMRegressorCV",
 ]
+
+_LAYER_LISTS = ("n_hidden", "activation", "weight_scale", "direct_link")
+_SHARED = ("weights", "input_scaling", "target_scaling", "missing_targets", "tol", "max_iter")
+_NUMBERS: list[object] = ["array-like", Interval(Real, 0, None, closed="left")]
+
+
+class FoldScores(NamedTuple):
+    """What a candidate is worth on the test rows of a fold."""
+
+    scores: Array  # (penalties,), larger is better
+    norms: Array  # (test rows, penalties), of errors in units of the targets' scales
+    n_active: Indices  # (penalties,)
+
+
+def fold_scores(
+    table: SearchTable, test: FoldPrediction, *, scoring: Scoring, scale: Array, one_target: bool
+) -> FoldScores:
+    """Score the test rows that may be fitted; norms are those of all test rows."""
+    T, scored = table.T[test.rows], table.kept[test.rows]
+    norms = error_norms(test.predicted, T, scale)
+    scores = scores_of(
+        scoring,
+        test.predicted[scored],
+        norms[scored],
+        table.X[test.rows][scored],
+        T[scored],
+        table.w[test.rows][scored],
+        one_target=one_target,
+    )
+    return FoldScores(scores, norms, test.n_active)
+
+
+@parameters
+class SearchingELM(SizedELM):
+    """A `SizedELM` that tries lists of layers and a grid of penalties, then fits the best."""
+
+    _single: ClassVar[type[IterativeELM]]
+    _parameter_constraints: ClassVar[Constraints] = {
+        **SizedELM._parameter_constraints,
+        **{name: [*SizedELM._parameter_constraints[name], "array-like"] for name in _LAYER_LISTS},
+        "n_lams": [Interval(Integral, 1, None, closed="left")],
+        "eps": [Interval(Real, 0, 1, closed="neither")],
+        "cv": ["cv_object"],
+        "scoring": [str, callable],
+        "one_standard_error": ["boolean"],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+        "max_iter": [Interval(Integral, 1, None, closed="left"), None],
+        "n_jobs": [Integral, None],
+        "progress": ["boolean"],
+    }
+
+    n_lams: int = 41
+    eps: float = 1e-6
+    cv: object = 5
+    scoring: Scoring = "mean_norm"
+    one_standard_error: bool = False
+    tol: float = 1e-3
+    max_iter: int | None = None
+    n_jobs: int | None = None
+    progress: bool = False
+
+    # -- for each method to define ---------------------------------------------------------------
+
+    def _grids(self) -> tuple[object, object, object]:
+        """Return lams (None: from the data), l1_ratios and deltas."""
+        raise NotImplementedError
+
+    def _at(self, delta: float, l1_ratio: float, lam: float) -> dict[str, float]:
+        """Return the single estimator's parameters at a point of the grid."""
+        raise NotImplementedError
+
+    # -- fitting ---------------------------------------------------------------------------------
+
+    def _fit(self, X: object, y: object, sample_weight: object) -> None:
+        X, T, w = self._validate(X, y, sample_weight)
+        usable = usable_rows(T, w)
+        table = SearchTable(X, T, w, usable)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        folds = folds_of(self.cv, X, T, seed)
+        if not all(usable[fold.train].any() and usable[fold.test].any() for fold in folds):
+            raise ValueError("a fold of cv has no row with a positive weight and a known target")
+        scale = Scaling.fit(self.target_scaling, T[usable], w[usable]).scale
+        layers = self._layers()
+        candidates = [self._candidate(layer, seed, table) for layer in layers]
+        score = partial(fold_scores, scoring=self.scoring, scale=scale, one_target=self._one_target)
+        results = list(
+            out_of_fold(
+                candidates,
+                table,
+                folds,
+                score,
+                n_jobs=self.n_jobs,
+                progress=self.progress,
+                what="folds",
+            )
+        )
+
+        points = [(k, *at) for k, one in enumerate(candidates) for at in one.penalties()]
+        scores = np.hstack([[fold.scores for fold in one] for one in results])
+        n_active = np.hstack([[fold.n_active for fold in one] for one in results])
+        best = _best(scores, points, simplest=self.one_standard_error)
+        settings = [{**self._at(*at), **layers[k]} for k, *at in points]
+        self.cv_results_ = _results(settings, scores, n_active)
+        self.best_index_, self.best_score_ = best, float(scores[:, best].mean())
+
+        k, *at = points[best]
+        first = sum(len(one.penalties()) for one in candidates[:k])
+        norms = [fold.norms[:, best - first] for fold in results[k]]
+        self.cv_outlier_scores_, tested = _mean_over_folds(folds, norms, len(w))
+        judged = tested & (w > 0)
+        self.cv_outlier_threshold_ = outlier_threshold(self.cv_outlier_scores_[judged], w[judged])
+        self.cv_outlier_mask_ = tested & (
+            np.nan_to_num(self.cv_outlier_scores_) > self.cv_outlier_threshold_
+        )
+
+        final = self._model(layers[k], seed).set_params(**self._at(*at))
+        final.fit(X, T[:, 0] if self._one_target else T, w)
+        mine = {*self.get_params(), *final.get_params()}
+        self.__dict__.update({k: v for k, v in vars(final).items() if k not in mine})
+        for name, value in self._at(*at).items():
+            setattr(self, name + "_", value)
+
+    def _layers(self) -> list[dict[str, object]]:
+        """Return the settings of every hidden layer to try."""
+        lists = []
+        for name in _LAYER_LISTS:
+            value = getattr(self, name)
+            single = isinstance(value, str) or np.ndim(value) == 0
+            values = [value] if single else list(value)
+            if not values:
+                raise ValueError(f"{name} is an empty list: give at least one value")
+            lists.append(values)
+        return [dict(zip(_LAYER_LISTS, layer, strict=True)) for layer in product(*lists)]
+
+    def _model(self, layer: dict[str, object], seed: int) -> IterativeELM:
+        settings = {name: getattr(self, name) for name in _SHARED} | layer
+        model = self._single(random_state=seed)
+        model.set_params(**settings)
+        validate_params(model)
+        return model
+
+    def _candidate(self, layer: dict[str, object], seed: int, table: SearchTable) -> Candidate:
+        lams, l1_ratios, deltas = self._grids()
+        model = self._model(layer, seed)
+        ratios = checked_grid("l1_ratios", l1_ratios, largest=1.0)
+        one = Candidate(model, np.ones(1), ratios, checked_grid("deltas", deltas))
+        if lams is None:
+            usable = table.kept
+            H, design = copy(model)._drawn(table.X[usable], table.T[usable], table.w[usable])
+            problem = one.problem()
+            system = Prepared(H, design.T, problem, design.omega, design.observed)
+            lams = default_lams(system, problem, ratios, self.n_lams, self.eps)
+        return replace(one, lams=checked_grid("lams", lams)[::-1])
+
+
+def _best(
+    scores: Array, points: Sequence[tuple[int, float, float, float]], *, simplest: bool
+) -> int:
+    """Return the point of best mean score over the folds, or the simplest of those as good."""
+    means = scores.mean(axis=0)
+    if not np.isfinite(means).any():
+        raise ValueError("no candidate has a finite score; check `scoring` and the data")
+    means = np.where(np.isfinite(means), means, -np.inf)
+    if not simplest:
+        return int(np.argmax(means))
+    n_folds = len(scores)
+    errors = scores.std(axis=0, ddof=min(1, n_folds - 1)) / np.sqrt(n_folds)
+    _, _, ratios, lams = np.array(points).T
+    return one_standard_error(means, errors, [lams, ratios])
+
+
+def _results(
+    settings: Sequence[dict[str, object]], scores: Array, n_active: Indices
+) -> dict[str, Array]:
+    """Return parameters and scores of every candidate as columns."""
+    table = {f"param_{name}": np.array([one[name] for one in settings]) for name in settings[0]}
+    table |= {f"split{k}_test_score": of_fold for k, of_fold in enumerate(scores)}
+    table["mean_test_score"] = scores.mean(axis=0)
+    table["std_test_score"] = scores.std(axis=0)
+    order = np.argsort(-table["mean_test_score"], kind="stable")
+    table["rank_test_score"] = np.empty(len(order), dtype=int)
+    table["rank_test_score"][order] = np.arange(1, len(order) + 1)
+    table["mean_n_active"] = n_active.mean(axis=0)
+    return table
+
+
+def _mean_over_folds(
+    folds: Sequence[Fold], values: Sequence[Array], n_rows: int
+) -> tuple[Array, Mask]:
+    """Return each row's mean over the folds that tested it (NaN: none), and which were tested."""
+    total, count = np.zeros(n_rows), np.zeros(n_rows)
+    for fold, of_fold in zip(folds, values, strict=True):
+        total[fold.test] += of_fold
+        count[fold.test] += 1
+    tested = count > 0
+    return np.where(tested, total / np.where(tested, count, 1), np.nan), tested
 
 
 @document
@@ -66,21 +281,18 @@ class GORELMRegressorCV(SearchingELM):
     """
 
     _single: ClassVar[type[IterativeELM]] = GORELMRegressor
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **SearchingELM._parameter_constraints,
-        "lams": [*GRID, None],
-        "l1_ratios": GRID,
-        "deltas": GRID,
+        "lams": [*_NUMBERS, None],
+        "l1_ratios": _NUMBERS,
+        "deltas": _NUMBERS,
     }
 
-    lams: Any = field(default=None, kw_only=False)
-    l1_ratios: Any = 0.0
-    deltas: Any = 0.0
+    lams: object = field(default=None, kw_only=False)
+    l1_ratios: object = 0.0
+    deltas: object = 0.0
 
-    def _like(self) -> Problem:
-        return Problem("l21", [1.0, 1.0], 1.0, 1.0)
-
-    def _grids(self) -> tuple[Any, Any, Any]:
+    def _grids(self) -> tuple[object, object, object]:
         return self.lams, self.l1_ratios, self.deltas
 
     def _at(self, delta: float, l1_ratio: float, lam: float) -> dict[str, float]:
@@ -91,14 +303,14 @@ class GORELMRegressorCV(SearchingELM):
 class _SearchingC(SearchingELM):
     """Methods whose one number is C = 1 / lam."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **SearchingELM._parameter_constraints,
-        "Cs": [*GRID, None],
+        "Cs": [*_NUMBERS, None],
     }
 
-    Cs: Any = field(default=None, kw_only=False)
+    Cs: object = field(default=None, kw_only=False)
 
-    def _grids(self) -> tuple[Any, Any, Any]:
+    def _grids(self) -> tuple[object, object, object]:
         lams = None
         if self.Cs is not None:
             Cs = checked_grid("Cs", self.Cs)
@@ -139,15 +351,12 @@ class RELMRegressorCV(_SearchingC):
     """
 
     _single: ClassVar[type[IterativeELM]] = RELMRegressor
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **_SearchingC._parameter_constraints,
-        "l1_ratios": GRID,
+        "l1_ratios": _NUMBERS,
     }
 
-    l1_ratios: Any = 0.0
-
-    def _like(self) -> Problem:
-        return Problem("squared", [1.0, 1.0], 1.0, 1.0, grouped=False)
+    l1_ratios: object = 0.0
 
 
 @document
@@ -172,9 +381,6 @@ class ORELMRegressorCV(_SearchingC):
     """
 
     _single: ClassVar[type[IterativeELM]] = ORELMRegressor
-
-    def _like(self) -> Problem:
-        return Problem("l1", [1.0, 1.0], 1.0, 1.0)
 
 
 @document
@@ -201,12 +407,9 @@ class GRELMRegressorCV(_SearchingC):
     """
 
     _single: ClassVar[type[IterativeELM]] = GRELMRegressor
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **_SearchingC._parameter_constraints,
-        "l1_ratios": GRID,
+        "l1_ratios": _NUMBERS,
     }
 
-    l1_ratios: Any = 0.5
-
-    def _like(self) -> Problem:
-        return Problem("squared", [1.0, 1.0], 1.0, 1.0)
+    l1_ratios: object = 0.5

@@ -1,25 +1,28 @@
-r"""One estimator for people with dirty tables: no parameter needs to be known.
+r"""One estimator for contaminated tables: it needs no parameter to be chosen.
 
-Three steps, each on rows that the models judging them have not seen:
+Three steps, in each of which a row is judged by models that were not fitted to it:
 
-1. *Screen.* A few GOR-ELMs (l2,1 loss: bounded pull of every row) over a coarse path. Their
-   out-of-fold errors, as the mean over the targets of log(1 + |error|), either fall into two clear
-   groups, then the upper one is set aside, or they do not, then every row stays, and only what is
-   far beyond all others is pulled in towards its prediction.
-2. *Search.* Ridge paths (closed form) of many hidden layers on the rows that stay; the best few
-   layers, each at its best penalty, become the members of an ensemble. Their out-of-fold errors
-   judge all rows again: what the screen missed goes, what it took wrongly comes back. Of many
-   rows only a sample is searched; the best of it are fitted to all, and compared again.
-3. *Fit.* The members are fitted on all rows that stay, with the Huberised l2,1 loss where rows
-   were set aside, so that an outlier that hides among them has a bounded pull too.
+1. *Screen* (`screen`). A few GOR-ELMs (l2,1 loss: the pull of every row is bounded) over a coarse
+   path. If their out-of-fold errors, as the mean over the targets of log(1 + |error|), form two
+   clear groups, the rows of the upper group are set aside. If not, every row stays, and only the
+   targets of rows far beyond all others are moved towards their predictions.
+2. *Search* (`search`, `refine`). Ridge paths (closed form) of many hidden layers on the rows that
+   stay; the best few layers, each at its best penalty, become the members of an ensemble. Their
+   out-of-fold errors judge all rows again: rows that the screen missed are set aside, and rows that
+   it set aside wrongly come back. Of many rows only a sample is searched; the best candidates are
+   then fitted to all rows and compared again.
+3. *Fit* (`fit_members`). The members are fitted to all rows that stay, with the Huberised l2,1 loss
+   if rows were set aside, so that the pull of an outlier that was not found is bounded, too.
 """
 
 from __future__ import annotations
 
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
@@ -27,21 +30,19 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from gorelm._compat import Interval, StrOptions, num_samples, validate_params
+from gorelm._compat import Interval, StrOptions, validate_params
+from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.scaling import Scaling
-from gorelm._solver.threads import one_blas_thread
-from gorelm._typing import Array
+from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.scores import outlier_threshold, split_in_two
-from gorelm.estimators._base import all_or_nothing, parameters
-from gorelm.estimators._prepare import Mask, require_targets, row_norms, validate_targets
+from gorelm.estimators._base import IterativeELM, all_or_nothing, parameters
+from gorelm.estimators._prepare import row_norms, usable_rows, validate_targets
 from gorelm.estimators._search import (
-    SCREEN_LAYERS,
-    SEARCH_LAMS,
-    SEARCH_LAYERS,
-    Member,
-    Rows,
-    every,
-    table,
+    Candidate,
+    FoldPrediction,
+    SearchTable,
+    blas_threads_for,
+    out_of_fold,
 )
 from gorelm.estimators.batch import GORELMRegressor, RELMRegressor
 from gorelm.selection import Fold, folds_of
@@ -51,24 +52,406 @@ __all__ = ["RobustELMRegressor"]
 # `benchmarks/defaults.py` chose TWO_GROUPS, INNER_FENCE, FAR_FENCE, GROSS, FARTHEST_INPUT,
 # SCREEN_MEMBERS and MUCH_WORSE, on tables that no comparison uses; the others bound the cost.
 
-# Share of the variance of the rows' mean log errors that two groups must explain to be two; a bell
-# has 0.64.
+# Share of the variance of the rows' mean log errors that two groups must explain to be two; a
+# normal distribution cut in two has 0.64.
 TWO_GROUPS = 0.75
-INNER_FENCE, OUTER_FENCE = 1.5, 3.0  # Tukey's: where the loss bends, which rows are named
-FAR_FENCE = 10.0  # beyond it even a single row is pulled in
-# Spreads of the targets. Looking for two groups, larger errors count as this at first; where there
-# is one group, smaller errors are no reason to doubt a row.
+INNER_FENCE, OUTER_FENCE = 1.5, 3.0  # Tukey's: where the loss turns linear; which rows are flagged
+FAR_FENCE = 10.0  # beyond it the targets of even a single row are moved
+# In spreads of the targets. For the first split into two groups, larger errors count as this; in a
+# table of one group, no target with a smaller error is moved.
 GROSS = 10.0
-FEW_ROWS = 5000
 FARTHEST_INPUT = 10.0  # standard deviations; beyond, hidden nodes would extrapolate
+FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 NODES, MOST_NODES = 1000, 3000
 MANY_CELLS = 10**8  # of H, rows times nodes, from which on there are no more nodes than NODES
-# How far from the best penalty of a sample to look for that of all rows: more data need less.
+# Steps on the path from the best penalty of a sample, to search for that of all rows: more rows
+# need less.
 STEPS_FROM_SAMPLE = np.arange(-1, 4)
 FINALISTS = 8
 SCREEN_MEMBERS = 1  # layers whose average judges the rows at first
-FEW_CHANGES = 0.01  # share of rows that may change sides without another search
-MUCH_WORSE = 1.25  # times the best layer's squared error: too much for a member
+FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
+MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
+
+SCREEN_TOL, SCREEN_ITERATIONS = 3e-3, 300
+# Penalties: of the screen in units of the lam that empties the model, of the search in units of
+# the squared norm of H.
+PATHS = {"l21": 2.0 ** -np.arange(-1, 19, 2.0), "squared": 2.0 ** -np.linspace(0, 38, 20)}
+FEW_LAMS = 5  # so many Cholesky factors take less than the eigenvectors
+
+
+# -- what is compared -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A hidden layer to try; `spread` is the standard deviation of its nodes' inputs."""
+
+    activation: str
+    spread: float
+    direct_link: bool
+
+    def settings(self, n_hidden: int, n_features: int, seed: int) -> dict[str, object]:
+        """Return the parameters of an estimator with this layer, for scaled rows."""
+        linear = self.activation == "linear"
+        radial = not linear and ACTIVATIONS[self.activation].radial
+        return {
+            "n_hidden": 0 if linear else n_hidden,
+            "activation": "tanh" if linear else self.activation,
+            # Uniform weights on [-1, 1] have variance 1/3, inputs variance 1.
+            "weight_scale": self.spread if radial else self.spread * np.sqrt(3.0 / n_features),
+            "direct_link": self.direct_link,
+            # Every layer draws weights of its own, so that averaging lowers their variance.
+            "random_state": (seed + zlib.crc32(repr(self).encode())) % 2**31,
+            "input_scaling": None,
+            "target_scaling": None,
+        }
+
+
+def spread_of(model: RELMRegressor | GORELMRegressor) -> float:
+    """Return the `spread` of the layer that a fitted estimator has its settings from."""
+    radial = ACTIVATIONS[model.activation].radial
+    factor = 1.0 if radial else np.sqrt(model.n_features_in_ / 3.0)
+    return float(model.weight_scale * factor)
+
+
+LINEAR = Layer("linear", 1.0, True)
+# In the order in which `benchmarks/defaults.py` chose them: each is the one that, added to those
+# before it, lowers the error most on tables that no comparison uses.
+SEARCH_LAYERS = (
+    LINEAR,
+    Layer("multiquadric", 2.0, False),
+    Layer("cosine", 0.25, True),
+    Layer("laplace", 0.25, False),
+    Layer("tanh", 2.0, False),
+    Layer("laplace", 0.25, True),
+    Layer("cosine", 1.0, False),
+    Layer("relu", 1.0, True),
+    Layer("laplace", 2.0, False),
+    Layer("tanh", 2.0, True),
+    Layer("tanh", 0.125, False),
+)
+SCREEN_LAYERS = SEARCH_LAYERS[:5]
+
+
+@dataclass(frozen=True)
+class RankedLayer:
+    """A layer at the best of its penalties, with its out-of-fold predictions."""
+
+    layer: Layer
+    lam: int  # index in the path
+    score: float  # larger is better
+    predicted: Array  # of the folds' test rows, one fold after the other
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Layers compared on scaled rows: by row norms of errors ("l21"), or by their squares."""
+
+    table: SearchTable
+    loss: Literal["l21", "squared"]
+    n_hidden: int
+    seed: int
+    n_jobs: int | None = None
+    progress: bool = False
+
+    def candidate(self, layer: Layer, lams: Indices) -> Candidate:
+        """Return a layer with some penalties of the path."""
+        model = (
+            RELMRegressor()
+            if self.loss == "squared"
+            else GORELMRegressor(tol=SCREEN_TOL, max_iter=SCREEN_ITERATIONS)
+        )
+        model.set_params(**layer.settings(self.n_hidden, self.table.X.shape[1], self.seed))
+        return Candidate(
+            model,
+            PATHS[self.loss][lams],
+            np.zeros(1),
+            np.zeros(1),
+            relative=True,
+            eigenvectors=len(lams) > FEW_LAMS,
+        )
+
+    def whole_path(self, layers: Sequence[Layer]) -> list[tuple[Layer, Indices]]:
+        """Return layers, each with all penalties of the path."""
+        return [(layer, np.arange(len(PATHS[self.loss]))) for layer in layers]
+
+    def rank(
+        self,
+        trials: Sequence[tuple[Layer, Indices]],
+        folds: Sequence[Fold],
+        what: str,
+        scored: Mask | None = None,
+    ) -> list[RankedLayer]:
+        """Return layers, each at the best of its penalties, best first.
+
+        The score is minus the mean error of the rows `scored`; default: of all that may be fitted.
+        """
+        tested = np.concatenate([fold.test for fold in folds])
+        counts = (self.table.kept if scored is None else scored)[tested]
+        T, w = self.table.T[tested][counts], self.table.w[tested][counts]
+        ranked = []
+        runs = self._predictions(trials, folds, what)
+        for (layer, lams), parts in zip(trials, runs, strict=True):
+            predicted = np.concatenate(parts)
+            errors = np.nan_to_num(predicted[counts] - T[:, None])
+            squares = np.einsum("npm,npm->np", errors, errors)
+            losses = w @ (squares if self.loss == "squared" else np.sqrt(squares))
+            best = int(np.argmin(losses))
+            score = -float(losses[best] / w.sum())
+            ranked.append(RankedLayer(layer, int(lams[best]), score, predicted[:, best]))
+        return sorted(ranked, key=lambda one: -one.score)
+
+    def average(
+        self, members: Sequence[RankedLayer], sample: Sequence[Fold], folds: Sequence[Fold]
+    ) -> Array:
+        """Return the members' average prediction of every row that `folds` test, 0 of others.
+
+        `sample` are the folds on which the members were ranked.
+        """
+        total, count = np.zeros(self.table.T.shape), np.zeros(len(self.table.T))
+        if sum(len(f.test) for f in sample) == sum(len(f.test) for f in folds):
+            tested = np.concatenate([fold.test for fold in folds])
+            for member in members:
+                np.add.at(total, tested, member.predicted)
+            np.add.at(count, tested, float(len(members)))
+        else:
+            trials = [(member.layer, np.array([member.lam])) for member in members]
+            for parts in self._predictions(trials, folds, "judging rows"):
+                for fold, predicted in zip(folds, parts, strict=True):
+                    total[fold.test] += predicted[:, 0]
+                    count[fold.test] += 1.0
+        return np.asarray(total / np.maximum(count, 1.0)[:, None])
+
+    def _predictions(
+        self, trials: Sequence[tuple[Layer, Indices]], folds: Sequence[Fold], what: str
+    ) -> Iterator[list[Array]]:
+        return out_of_fold(
+            [self.candidate(layer, lams) for layer, lams in trials],
+            self.table,
+            folds,
+            _predicted,
+            n_jobs=self.n_jobs,
+            progress=self.progress,
+            what=what,
+        )
+
+
+def _predicted(table: SearchTable, test: FoldPrediction) -> Array:
+    return test.predicted
+
+
+# -- the three steps ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RobustTask:
+    """What every step reads: the checked table, its folds, and the estimator's parameters."""
+
+    X: Array  # scaled
+    T: Array  # as given; NaN: unknown
+    w: Array
+    usable: Mask  # rows with a weight and a known target
+    folds: Sequence[Fold]
+    seed: int
+    n_hidden: int | str
+    n_members: int
+    search_rows: int
+    missing_targets: str
+    n_jobs: int | None
+    progress: bool
+
+    @property
+    def in_a_fold(self) -> Mask:
+        """Which rows some fold tests."""
+        tested = np.concatenate([fold.test for fold in self.folds])
+        return np.isin(np.arange(len(self.T)), tested)
+
+    def compare(
+        self, T: Array, kept: Mask, loss: Literal["l21", "squared"], n_hidden: int
+    ) -> Comparison:
+        """Return the comparison of layers on scaled targets T."""
+        table = SearchTable(self.X, T, self.w, kept)
+        return Comparison(table, loss, n_hidden, self.seed, self.n_jobs, self.progress)
+
+    def sample(self, known: Mask, size: int) -> Sequence[Fold]:
+        """Return the folds; with more than `search_rows` usable rows, thinned to `size` of them.
+
+        `known` are the cells of the targets to fit.
+        """
+        if self.usable.sum() <= self.search_rows:
+            return self.folds
+        chosen = np.zeros(len(self.usable), dtype=bool)
+        rng = np.random.default_rng(self.seed)
+        chosen[rng.choice(np.flatnonzero(self.usable), size, replace=False)] = True
+        thinned = []
+        for fold in self.folds:
+            train = fold.train[chosen[fold.train]]
+            enough = known[train].any(axis=0).all()  # a value of every target
+            thinned.append(Fold(train if enough else fold.train, fold.test[chosen[fold.test]]))
+        return thinned if any(known[fold.test].any() for fold in thinned) else self.folds
+
+
+@dataclass(frozen=True)
+class Screened:
+    """Result of the first step."""
+
+    contaminated: bool  # whether the errors form two clear groups
+    kept: Mask  # rows that stay
+    judging: Mask  # targets by whose errors rows are judged
+    T: Array  # to fit: as given, but for rows far beyond all others
+
+
+@dataclass(frozen=True)
+class Found:
+    """Result of the second step."""
+
+    ranked: list[RankedLayer]  # best first
+    kept: Mask  # rows that stay
+    scaling: Scaling  # of the targets
+    delta: float  # norm of scaled errors up to which most rows lie
+    out_of_fold: Array  # predictions in the units of y; NaN where no fold tests
+    scores: Array  # of all rows; NaN where no fold tests
+    threshold: float
+    flagged: Mask
+
+
+def screen(task: RobustTask) -> Screened:
+    """Set rows aside whose targets no model explains, or move the targets of a few far rows."""
+    T, w, usable = task.T, task.w, task.usable
+    scaling = Scaling.fit("robust", T[usable], w[usable])
+    # A target whose middle half is one value has no spread to judge an error by (the rows off
+    # that value would all be outliers), and two or three values are labels.
+    judging = np.array([_has_spread(column[usable]) for column in T.T])
+    if not judging.any():
+        return Screened(False, usable, judging, T)
+    scaled = scaling.apply(T)[0][:, judging]
+    near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
+    compared = task.compare(near, usable, "l21", nodes_for(task.n_hidden))
+    # Robust paths take longer than ridges, and their layers need not be the very best.
+    sample = task.sample(~np.isnan(scaled) & usable[:, None], max(task.search_rows // 2, 2))
+    trials = compared.whole_path(SCREEN_LAYERS)
+    members = compared.rank(trials, sample, "screening rows")[:SCREEN_MEMBERS]
+    errors = compared.average(members, sample, task.folds) - scaled
+    tested = usable & task.in_a_fold
+    sizes = log_sizes(errors)
+    threshold, explained = _split(sizes[tested], w[tested])
+    if explained >= TWO_GROUPS:
+        return Screened(True, usable & ~(tested & (sizes > threshold)), judging, T)
+    norms = _known_norms(errors)
+    # Where errors are tiny, many times their spread is still no reason to doubt a row.
+    far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
+    excess = np.where(tested & (norms > far), 1.0 - far / np.maximum(norms, 1e-100), 0.0)
+    T = T.copy()
+    T[:, judging] += excess[:, None] * errors * scaling.scale[judging]
+    return Screened(False, usable, judging, T)
+
+
+def search(task: RobustTask, screened: Screened) -> Found:
+    """Rank the layers on the rows that stay and judge all rows; again if many changed sides."""
+    found = _search_once(task, screened, screened.kept)
+    if screened.contaminated and (found.kept != screened.kept).mean() > FEW_CHANGES:
+        found = _search_once(task, screened, found.kept)
+    return found
+
+
+def _search_once(task: RobustTask, screened: Screened, kept: Mask) -> Found:
+    """Rank the layers fitted to `screened.T`; judge rows by their errors of the targets given."""
+    T, w, tested = task.T, task.w, task.usable & task.in_a_fold
+    scaling = Scaling.fit("standard", *_without_gaps(screened.T, kept, w))
+    scaled = scaling.apply(screened.T)[0]
+    compared = task.compare(scaled, kept, "squared", nodes_for(task.n_hidden))
+    sample = task.sample(~np.isnan(T) & kept[:, None], task.search_rows)
+    ranked = compared.rank(compared.whole_path(SEARCH_LAYERS), sample, "searching layers")
+    predicted = compared.average(best_of(ranked, task.n_members), sample, task.folds)
+    fitted = kept & tested
+    norms = _known_norms(predicted - scaled)[fitted]
+    expected = scaling.undo(predicted)
+    spread = Scaling.fit("robust", screened.T[task.usable], w[task.usable]).scale
+    judging = screened.judging if screened.judging.any() else slice(None)
+    sizes = log_sizes(((expected - T) / spread)[:, judging])
+    if screened.contaminated:
+        threshold, _ = _split(sizes[tested], w[tested])
+    else:
+        threshold = outlier_threshold(sizes[tested], w[tested], whisker=OUTER_FENCE)
+    flagged = task.in_a_fold & (sizes > threshold)
+    return Found(
+        ranked,
+        kept=task.usable & ~flagged if screened.contaminated else kept,
+        scaling=scaling,
+        delta=outlier_threshold(norms, w[fitted], whisker=INNER_FENCE),
+        out_of_fold=np.where(task.in_a_fold[:, None], expected, np.nan),
+        scores=np.where(task.in_a_fold, np.expm1(sizes), np.nan),
+        threshold=float(np.expm1(threshold)),
+        flagged=flagged,
+    )
+
+
+def refine(task: RobustTask, screened: Screened, found: Found) -> list[RankedLayer]:
+    """Return the members; if a sample was searched, the best of it when fitted to all rows."""
+    n_hidden = nodes_for(task.n_hidden, int(found.kept.sum()))
+    # One row that nothing explains would decide; it is fitted, but not scored.
+    scored = found.kept & ~found.flagged
+    folds, n_scored = list[Fold](), 0
+    for fold in task.folds:
+        if n_scored < max(task.search_rows // 2, 1) and scored[fold.test].any():
+            folds.append(fold)
+            n_scored += int(scored[fold.test].sum())
+    sampled = task.usable.sum() > task.search_rows
+    ranked = found.ranked
+    if folds and (sampled or n_hidden != nodes_for(task.n_hidden)):
+        scaled = found.scaling.apply(screened.T)[0]
+        compared = task.compare(scaled, found.kept, "squared", n_hidden)
+        last = len(PATHS["squared"]) - 1
+        finalists = [
+            (one.layer, np.unique(np.clip(one.lam + STEPS_FROM_SAMPLE, 0, last)))
+            for one in ranked[: max(FINALISTS, task.n_members)]
+        ]
+        ranked = compared.rank(finalists, folds, "comparing the best", scored)
+    return best_of(ranked, task.n_members)
+
+
+def fit_members(
+    task: RobustTask, screened: Screened, found: Found, members: Sequence[RankedLayer]
+) -> list[IterativeELM]:
+    """Fit the members to all rows that stay."""
+    kept, w = found.kept, task.w[found.kept]
+    X, T = task.X[kept], found.scaling.apply(screened.T)[0][kept]
+    n_hidden = nodes_for(task.n_hidden, int(kept.sum()))
+    compared = task.compare(T, kept, "squared", n_hidden)
+    fitted = []
+    for member in members:
+        candidate = compared.candidate(member.layer, np.array([member.lam]))
+        lam = float(candidate.lams[0] * candidate.lam_unit(*candidate.model._drawn(X, T, w)))
+        model: IterativeELM = RELMRegressor(1.0 / lam)
+        if screened.contaminated:
+            # tau r^2 / (2 delta) with tau = delta is the ridge's loss, up to the threshold.
+            delta = found.delta or 1.0
+            model = GORELMRegressor(lam, tau=delta, delta=delta)
+        model.set_params(
+            missing_targets=task.missing_targets,
+            **member.layer.settings(n_hidden, X.shape[1], task.seed),
+        )
+        with warnings.catch_warnings():  # its advice would be about parameters of the member
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            fitted.append(model.fit(X, T, w))
+    return fitted
+
+
+def nodes_for(n_hidden: int | str, n_rows: int = 1) -> int:
+    """Return the number of nodes for a fit to so many rows (default: to a sample)."""
+    if not isinstance(n_hidden, str):
+        return n_hidden
+    n_rows = max(n_rows, 1)
+    return max(NODES, min(n_rows // 2, MOST_NODES, MANY_CELLS // n_rows))
+
+
+def best_of(ranked: Sequence[RankedLayer], n_members: int) -> list[RankedLayer]:
+    """Return the first `n_members`, without those that are much worse than the very first."""
+    least = MUCH_WORSE * ranked[0].score
+    return [ranked[0], *(one for one in ranked[1:n_members] if one.score >= least)]
+
+
+# -- the estimator --------------------------------------------------------------------------------
 
 
 @parameters
@@ -136,7 +519,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "n_hidden": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
         "n_members": [Interval(Integral, 1, None, closed="left")],
         "cv": ["cv_object"],
@@ -149,14 +532,14 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     n_hidden: int | str = "auto"
     n_members: int = 4
-    cv: Any = 5
+    cv: object = 5
     search_rows: int = 1000
     missing_targets: str = "error"
     n_jobs: int | None = None
     progress: bool = False
-    random_state: Any = None
+    random_state: RandomState = None
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
         """Screen, search and fit.
 
         Parameters
@@ -172,204 +555,49 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         -------
         self : object
         """
-        with all_or_nothing(self), _few_threads(X):
+        with all_or_nothing(self):
             validate_params(self)
-            self._fit(X, y, sample_weight)
+            inputs: Array = validate_data(self, X, dtype=np.float64)
+            with blas_threads_for(len(inputs)):
+                self._fit(inputs, y, sample_weight)
         return self
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        X = validate_data(self, X, dtype=np.float64)
+    def _fit(self, X: Array, y: object, sample_weight: object) -> None:
         T, w = validate_targets(self, X, y, sample_weight)
-        usable = (w > 0) & ~np.isnan(T).all(axis=1)
-        require_targets(~np.isnan(T[usable]))
+        usable = usable_rows(T, w)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        folds = folds_of(self.cv, X, T, seed)
-        if not usable[_tested(folds, len(T))].any():
+        input_scaling = Scaling.fit("standard", X[usable], w[usable])
+        task = RobustTask(
+            _within_reach(input_scaling, X),
+            T,
+            w,
+            usable,
+            folds_of(self.cv, X, T, seed),
+            seed,
+            self.n_hidden,
+            self.n_members,
+            self.search_rows,
+            self.missing_targets,
+            self.n_jobs,
+            self.progress,
+        )
+        if not usable[task.in_a_fold].any():
             raise ValueError("cv tests no row that has a positive weight and a known target")
-        self._input_scaling = Scaling.fit("standard", X[usable], w[usable])
-        X = self._scaled(X)
+        screened = screen(task)
+        found = search(task, screened)
+        members = fit_members(task, screened, found, refine(task, screened, found))
 
-        kept, telling, near = self._screen(X, T, w, folds, usable, seed)
-        ranked, kept = self._search(X, T, near, w, folds, kept, telling, seed)
-        members = self._refined(X, near, w, folds, ranked, kept, seed)
-        self._fit_members(X, near, w, members, kept, seed)
+        self.contaminated_ = screened.contaminated
+        self.cv_results_ = _results(found.ranked)
+        self.out_of_fold_ = found.out_of_fold[:, 0] if self._one_target else found.out_of_fold
+        self.outlier_scores_ = found.scores
+        self.outlier_threshold_ = found.threshold
+        self.outlier_mask_ = found.flagged
+        self.members_ = members
+        self._input_scaling, self._target_scaling = input_scaling, found.scaling
+        self._delta = found.delta
 
-    def _scaled(self, X: Array) -> Array:
-        scaled, _ = self._input_scaling.apply(X)
-        return np.asarray(np.clip(scaled, -FARTHEST_INPUT, FARTHEST_INPUT))
-
-    # -- the three steps -------------------------------------------------------------------------
-
-    def _screen(
-        self, X: Array, T: Array, w: Array, folds: list[Fold], usable: Mask, seed: int
-    ) -> tuple[Mask, Mask, Array]:
-        """Return the rows that stay, the targets that can tell, and T with far rows pulled in."""
-        scaling = Scaling.fit("robust", T[usable], w[usable])
-        # A target whose middle half is one value has no spread to judge an error by (the rows off
-        # that value would all be outliers), and two or three values are labels.
-        telling = np.array([_has_spread(column[usable]) for column in T.T])
-        self.contaminated_ = False
-        if not telling.any():
-            return usable, telling, T
-        scaled = scaling.apply(T)[0][:, telling]
-        rows = self._rows(X, scaled, w, self._n_nodes(), seed)
-        known = ~np.isnan(scaled) & usable[:, None]
-        # Robust paths take longer than ridges, and their layers need not be the very best.
-        sample = self._sample(usable, known, folds, seed, max(self.search_rows // 2, 2))
-        members = rows.best(every(SCREEN_LAYERS), "l21", usable, sample, "screening rows")
-        members = members[:SCREEN_MEMBERS]
-        errors = rows.average(members, "l21", usable, sample, folds) - rows.T
-        tested = usable & _tested(folds, len(T))
-        sizes = log_sizes(errors)
-        threshold, explained = _split(sizes[tested], w[tested])
-        self.contaminated_ = explained >= TWO_GROUPS
-        if self.contaminated_:
-            return usable & ~(tested & (sizes > threshold)), telling, T
-        norms = _known_norms(errors)
-        # Where errors are tiny, many times their spread is still no reason to doubt a row.
-        far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
-        excess = np.where(tested & (norms > far), 1.0 - far / np.maximum(norms, 1e-100), 0.0)
-        T = T.copy()
-        T[:, telling] += excess[:, None] * errors * scaling.scale[telling]
-        return usable, telling, T
-
-    def _search(
-        self,
-        X: Array,
-        T: Array,
-        near: Array,
-        w: Array,
-        folds: list[Fold],
-        kept: Mask,
-        telling: Mask,
-        seed: int,
-    ) -> tuple[list[Member], Mask]:
-        """Return the layers, best first, and the rows that stay; fits `near`, judges by `T`."""
-        usable = (w > 0) & ~np.isnan(T).all(axis=1)
-        known_to_folds = _tested(folds, len(T))
-        tested = usable & known_to_folds
-        spread = Scaling.fit("robust", near[usable], w[usable]).scale
-        for _ in range(2 if self.contaminated_ else 1):
-            scaling = Scaling.fit("standard", *_without_gaps(near, kept, w))
-            rows = self._rows(X, scaling.apply(near)[0], w, self._n_nodes(), seed)
-            known = ~np.isnan(T) & kept[:, None]
-            sample = self._sample(usable, known, folds, seed, self.search_rows)
-            ranked = rows.best(every(SEARCH_LAYERS), "squared", kept, sample, "searching layers")
-            self.cv_results_ = table(ranked)
-            members = self._members(ranked)
-            predicted = rows.average(members, "squared", kept, sample, folds)
-            fitted = kept & tested
-            norms = _known_norms(predicted - rows.T)[fitted]
-            self._delta = outlier_threshold(norms, w[fitted], whisker=INNER_FENCE)
-            judged = telling if telling.any() else slice(None)
-            expected = scaling.undo(predicted)
-            sizes = log_sizes(((expected - T) / spread)[:, judged])
-            if self.contaminated_:
-                threshold, _ = _split(sizes[tested], w[tested])
-            else:
-                threshold = outlier_threshold(sizes[tested], w[tested], whisker=OUTER_FENCE)
-            self._target_scaling = scaling
-            expected = np.where(known_to_folds[:, None], expected, np.nan)
-            self.out_of_fold_ = expected[:, 0] if self._one_target else expected
-            self.outlier_scores_ = np.where(known_to_folds, np.expm1(sizes), np.nan)
-            self.outlier_threshold_ = float(np.expm1(threshold))
-            self.outlier_mask_ = known_to_folds & (sizes > threshold)
-            if not self.contaminated_:
-                break
-            before, kept = kept, usable & ~self.outlier_mask_
-            if (before != kept).mean() <= FEW_CHANGES:
-                break
-        return ranked, kept
-
-    def _refined(
-        self,
-        X: Array,
-        T: Array,
-        w: Array,
-        folds: list[Fold],
-        ranked: list[Member],
-        kept: Mask,
-        seed: int,
-    ) -> list[Member]:
-        """Return the members; of those best on a sample, the best when fitted to all rows."""
-        rows = self._rows(X, self._target_scaling.apply(T)[0], w, self._n_nodes(kept), seed)
-        # One row that nothing explains would decide; it is fitted, but no judge.
-        judges = kept & ~self.outlier_mask_
-        judging, n_judges = list[Fold](), 0
-        for fold in folds:
-            if n_judges < max(self.search_rows // 2, 1) and judges[fold.test].any():
-                judging.append(fold)
-                n_judges += int(judges[fold.test].sum())
-        sampled = ((w > 0) & ~np.isnan(T).all(axis=1)).sum() > self.search_rows
-        if judging and (sampled or rows.n_hidden != self._n_nodes()):
-            last = len(SEARCH_LAMS) - 1
-            finalists = [
-                (c.layer, np.unique(np.clip(c.lam + STEPS_FROM_SAMPLE, 0, last)))
-                for c in ranked[: max(FINALISTS, self.n_members)]
-            ]
-            ranked = rows.best(finalists, "squared", kept, judging, "comparing the best", judges)
-        return self._members(ranked)
-
-    def _members(self, ranked: list[Member]) -> list[Member]:
-        """Return the best, without those that are much worse than the first."""
-        least = MUCH_WORSE * ranked[0].score
-        return [c for c in ranked[: self.n_members] if c is ranked[0] or c.score >= least]
-
-    def _fit_members(
-        self, X: Array, T: Array, w: Array, members: list[Member], kept: Mask, seed: int
-    ) -> None:
-        scaled = self._target_scaling.apply(T)[0]
-        rows = self._rows(X, scaled, w, self._n_nodes(kept), seed)
-        self.members_ = []
-        for member in members:
-            _, H, omega = rows.draw(member.layer, kept)
-            lam = float(rows.lams("squared", H, scaled[kept], omega)[member.lam])
-            settings = member.layer.settings(rows.n_hidden, X.shape[1], seed)
-            settings |= {"missing_targets": self.missing_targets}
-            model: Any = RELMRegressor(1.0 / lam, **settings)
-            if self.contaminated_:
-                # tau r^2 / (2 delta) with tau = delta is the ridge's loss, up to the threshold.
-                delta = self._delta or 1.0
-                model = GORELMRegressor(lam, tau=delta, delta=delta, **settings)
-            with warnings.catch_warnings():  # its advice would be about parameters of the member
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                self.members_.append(model.fit(X[kept], scaled[kept], w[kept]))
-
-    # -- what they share -------------------------------------------------------------------------
-
-    def _n_nodes(self, kept: Mask | None = None) -> int:
-        """Return the number of nodes for a sample, or for the rows of the last fit."""
-        if not isinstance(self.n_hidden, str):
-            return self.n_hidden
-        n_rows = 1 if kept is None else max(int(kept.sum()), 1)
-        return max(NODES, min(n_rows // 2, MOST_NODES, MANY_CELLS // n_rows))
-
-    def _rows(self, X: Array, T: Array, w: Array, nodes: int, seed: int) -> Rows:
-        return Rows(X, T, w, nodes, seed, self.n_jobs, self.progress)
-
-    def _sample(
-        self, usable: Mask, known: Mask, folds: list[Fold], seed: int, size: int
-    ) -> list[Fold]:
-        """Return the folds; with more than `search_rows` rows, thinned to some `size` rows.
-
-        `known` are the cells of the targets to fit.
-        """
-        if usable.sum() <= self.search_rows:
-            return folds
-        chosen = np.zeros(len(usable), dtype=bool)
-        rng = np.random.default_rng(seed)
-        chosen[rng.choice(np.flatnonzero(usable), size, replace=False)] = True
-        thinned = []
-        for fold in folds:
-            train = fold.train[chosen[fold.train]]
-            enough = known[train].any(axis=0).all()  # a value of every target
-            thinned.append(Fold(train if enough else fold.train, fold.test[chosen[fold.test]]))
-        scored = any(known[fold.test].any() for fold in thinned)
-        return thinned if scored else folds
-
-    # -- using it --------------------------------------------------------------------------------
-
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: object) -> Array:
         """Predict the targets of new rows: the average of the members.
 
         Parameters
@@ -382,15 +610,27 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y : array of shape (n_samples,) or (n_samples, n_targets)
         """
         check_is_fitted(self)
-        X = self._scaled(validate_data(self, X, dtype=np.float64, reset=False))
-        mean = np.mean([member.predict(X) for member in self.members_], axis=0)
-        y = self._target_scaling.undo(mean.reshape(len(X), -1))
+        inputs: Array = validate_data(self, X, dtype=np.float64, reset=False)
+        scaled = _within_reach(self._input_scaling, inputs)
+        mean = np.mean([member.predict(scaled) for member in self.members_], axis=0)
+        y = self._target_scaling.undo(mean.reshape(len(scaled), -1))
         return np.asarray(y[:, 0] if self._one_target else y)
 
 
-def _tested(folds: list[Fold], n_rows: int) -> Mask:
-    """Return which rows some fold tests."""
-    return np.isin(np.arange(n_rows), np.concatenate([fold.test for fold in folds]))
+def _within_reach(scaling: Scaling, X: Array) -> Array:
+    """Return scaled inputs, none farther than FARTHEST_INPUT."""
+    return np.asarray(np.clip(scaling.apply(X)[0], -FARTHEST_INPUT, FARTHEST_INPUT))
+
+
+def _results(ranked: Sequence[RankedLayer]) -> dict[str, Array]:
+    """Return settings and scores as columns."""
+    return {
+        "activation": np.array([one.layer.activation for one in ranked]),
+        "spread": np.array([one.layer.spread for one in ranked]),
+        "direct_link": np.array([one.layer.direct_link for one in ranked]),
+        "penalty": PATHS["squared"][[one.lam for one in ranked]],
+        "mean_test_score": np.array([one.score for one in ranked]),
+    }
 
 
 def _known_norms(errors: Array) -> Array:
@@ -431,12 +671,3 @@ def _without_gaps(T: Array, kept: Mask, w: Array) -> tuple[Array, Array]:
     known = ~np.isnan(T)
     means = (w @ np.nan_to_num(T)) / np.maximum(w @ known, np.finfo(float).tiny)
     return np.where(known, T, means), w
-
-
-def _few_threads(X: Any) -> AbstractContextManager[Any]:
-    """Hold BLAS to one thread where there are few rows: its threads would wait for each other."""
-    try:
-        few = num_samples(X) <= FEW_ROWS
-    except TypeError:  # which the validation will explain
-        few = False
-    return one_blas_thread() if few else nullcontext()

@@ -112,14 +112,15 @@ def _own_classes() -> dict[str, type]:
 
     A class that is renamed keeps its former name here, as one more entry.
     """
-    from gorelm import estimators, intervals
+    from gorelm import estimators
     from gorelm._features.layer import HiddenLayer
     from gorelm._features.scaling import Scaling
     from gorelm._solver.least_squares import RecursiveRidge
+    from gorelm.intervals import ConformalRegressor
 
     public = [getattr(estimators, name) for name in estimators.__all__]
-    parts = [HiddenLayer, RecursiveRidge, Scaling]
-    return {kind.__name__: kind for kind in [*public, intervals.ConformalRegressor, *parts]}
+    parts = [ConformalRegressor, HiddenLayer, RecursiveRidge, Scaling]
+    return {kind.__name__: kind for kind in [*public, *parts]}
 
 
 def _own_class(node: Node) -> type | None:

@@ -1,8 +1,8 @@
-"""All partitions of a table, wherever they are: told what to do together, made again when lost.
+"""Commands to all partitions of a table, and recovery from lost workers.
 
-All partitions go through the same changes, in the same order: a log of them, and the source of its
-rows, are enough to make a lost partition again on another worker. So that it need not go through
-all of them, E and U of every partition are copied to a second worker now and then.
+Every partition goes through the same changes in the same order. A log of these commands and the
+source of the rows are therefore enough to rebuild a lost partition on another worker. A checkpoint,
+a copy of E and U of every partition on a second worker, shortens the replay.
 """
 
 from __future__ import annotations
@@ -11,67 +11,55 @@ import itertools
 import logging
 import time
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from gorelm.backends.dask import partition as _partition
 from gorelm.backends.dask.partition import Command, Failure, Merge, PartialSums, Request, add
+from gorelm.backends.dask.source import DaskSource
 from gorelm.backends.dask.workers import Options, WorkerHandle, WorkerPool, raise_failure, release
 
-__all__ = ["Coordinator", "Source"]
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["Coordinator"]
 
 logger = logging.getLogger("gorelm.dask")
 
-_LOG_BYTES = 2**30  # of changes that the coordinator keeps, once there is a checkpoint
+_LOG_BYTES = 2**30  # above this the log keeps only what follows the last checkpoint
 
 Assignment = list[tuple[WorkerHandle, list[int]]]
 
 
-class Source(Protocol):
-    """Where partitions come from, again and again."""
-
-    dtype: Any
-
-    def __len__(self) -> int:
-        """Return the number of partitions."""
-        ...
-
-    def futures(
-        self, client: Any, places: dict[int, str], *, direct: bool
-    ) -> dict[int, tuple[Any, ...]]:
-        """Return inputs, targets and weights (or None) of partitions wanted on some workers."""
-        ...
-
-
 @dataclass
 class _Checkpoint:
-    """Copies of E and U after so many changes: of every partition, the future that has it."""
+    """Copies of E and U at some version: for every partition, the future that holds it."""
 
     version: int
-    copies: dict[int, Any]
+    copies: dict[int, Future]
 
     def has(self, assignment: Assignment) -> bool:
-        """Whether the copies of the ordered partitions are still there."""
+        """Whether the copies of these partitions are still there."""
         return all(self.copies[n].status == "finished" for _, share in assignment for n in share)
 
 
 class Coordinator:
-    """Workers that hold the partitions of a table and do with them as they are told, together.
+    """Runs commands on all partitions of a table and merges their results.
 
     Parameters
     ----------
     client : distributed.Client
         Connection to the cluster.
-    source : Source
+    source : DaskSource
         The partitions.
     options : Options
-        Limits.
+        Time limits.
     """
 
-    def __init__(self, client: Any, source: Source, options: Options) -> None:
+    def __init__(self, client: Client, source: DaskSource, options: Options) -> None:
         self._client, self._source, self._options = client, source, options
         self._pool = WorkerPool(client, len(source), options)
         self._version = 0  # number of changes so far
-        self._log: list[tuple[int, Command]] = []  # them, each with its number
+        self._log: list[tuple[int, Command]] = []  # the changes, each with its number
         self._is_complete = True  # whether the log has all of them
         self._checkpoint: _Checkpoint | None = None
 
@@ -79,7 +67,7 @@ class Coordinator:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let the workers forget everything."""
+        """Remove everything from the workers."""
         self._drop_checkpoint()
         self._pool.close()
 
@@ -88,34 +76,34 @@ class Coordinator:
     def call(
         self,
         method: str,
-        *args: Any,
+        *args: object,
         merge: Merge = add,
         mutates: bool = False,
         setup: bool = False,
     ) -> Any:
-        """Have every partition do something, and return what their answers come to.
+        """Call a method of every partition and return the merged result.
 
         Parameters
         ----------
         method : str
-            Method of `Partition` or of its `Rows`.
+            Method of `Partition` or of its rows.
         *args : object
             Its arguments.
         merge : callable, default=add
-            Makes one answer of those of two sets of partitions, in their order.
+            Merges the results of two neighbouring sets of partitions.
         mutates : bool, default=False
-            Whether partitions are no longer the same afterwards.
+            Whether the call changes the partitions.
         setup : bool, default=False
-            Whether what has changed is not part of a checkpoint.
+            Whether a partition restored from a checkpoint needs the call as well.
         """
         command = Command(method, args, merge, mutates, setup)
         start, slowest = time.perf_counter(), 0.0
         sums = PartialSums(len(self._source), merge)
         pending, behind = set(range(len(self._source))), set[int]()
         while pending or behind:
-            made = self._place_partitions()
-            if mutates:  # what had answered before it was lost has to do it again
-                behind |= made - pending
+            placed = self._place_partitions()
+            if mutates:  # lost after its answer: rebuilt without this change
+                behind |= placed - pending
             requests = [
                 (worker, Request(share, self._version, command))
                 for worker in self._pool.workers
@@ -140,20 +128,21 @@ class Coordinator:
     # -- checkpoints -----------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        """Copy E and U of every partition to a second worker, if there is one."""
+        """Copy E and U of every partition to a second worker, unless a worker is paused."""
         workers = self._pool.workers
-        if len(workers) < 2:
+        if len(workers) < 2 or self._pool.paused():
             return
         start = time.perf_counter()
-        originals, copies = list[Any](), dict[int, Any]()
+        originals: list[Future] = []
+        copies: dict[int, Future] = {}
         for worker, other in zip(workers, [*workers[1:], workers[0]], strict=True):
             task = (_partition.snapshot, worker.name, worker.partitions, self._version)
             originals.append(self._pool.submit(worker, *task))
             copy = self._pool.submit(other, _partition.copied, originals[-1])
             copies.update(dict.fromkeys(worker.partitions, copy))
-        is_there = self._pool.finished([*copies.values()], workers)
+        done = self._pool.finished([*copies.values()], workers, wait_if_paused=False)
         release(originals)
-        if not is_there:  # the next command will find out why
+        if not done:  # a paused worker, or a lost one: the next command notices
             release(copies.values())
             return
         self._drop_checkpoint()
@@ -168,38 +157,41 @@ class Coordinator:
             release(self._checkpoint.copies.values())
         self._checkpoint = None
 
-    # -- making partitions, and making them again ------------------------------------------------
+    # -- loading partitions, and rebuilding lost ones ----------------------------------------------
 
     def _place_partitions(self) -> set[int]:
-        """See to it that all partitions are held by someone, and have gone through all changes.
+        """Load partitions that no worker holds and replay all changes on them.
 
-        Returns those that were made for it.
+        Returns
+        -------
+        placed : set of int
+            The partitions that were loaded.
         """
-        made = set[int]()
+        placed = set[int]()
         while True:
             held = {number for worker in self._pool.workers for number in worker.partitions}
             lost = [number for number in range(len(self._source)) if number not in held]
             if not lost:
-                return made
-            self._pool.start_actors()
-            workers = self._pool.workers
+                return placed
+            workers = self._pool.start_actors()
             shares = _shares(lost, [len(worker.partitions) for worker in workers])
-            assignment = [(m, share) for m, share in zip(workers, shares, strict=True) if share]
+            assignment = [(w, share) for w, share in zip(workers, shares, strict=True) if share]
             for worker, share in self._replayed(self._loaded(assignment)):
                 worker.partitions = sorted([*worker.partitions, *share])
-                made.update(share)
+                placed.update(share)
 
     def _loaded(self, assignment: Assignment) -> Assignment:
-        """Have partitions brought to their workers; returns those of workers still there."""
+        """Send partitions to their workers; returns those of workers that were not lost."""
         places = {number: worker.address for worker, share in assignment for number in share}
         try:
             parts = self._source.futures(self._client, places, direct=self._pool.is_direct)
-        except (OSError, TimeoutError) as error:
-            gone = self._pool.gone([worker for worker, _ in assignment])
-            if not gone:
-                raise RuntimeError(f"rows cannot be sent to the workers: {error}") from error
-            for worker in gone:
+        except OSError as error:
+            lost = self._pool.find_lost(worker for worker, _ in assignment)
+            for worker in lost:
                 self._pool.lose(worker)
+            self._pool.paused()  # warns
+            if not lost and not isinstance(error, TimeoutError):  # a worker was not paused
+                raise RuntimeError(f"rows cannot be sent to the workers: {error}") from error
             return []
         tasks = {
             worker: [
@@ -211,21 +203,20 @@ class Coordinator:
             for worker, share in assignment
         }
         try:
-            while not self._pool.finished([*itertools.chain(*tasks.values())], list(tasks)):
-                gone = self._pool.gone(list(tasks))
-                for worker in gone:
+            while not self._pool.finished([*itertools.chain(*tasks.values())], tasks):
+                lost = self._pool.find_lost(tasks)
+                for worker in lost:
                     self._pool.lose(worker)
                     release(tasks.pop(worker))
-                if not gone:
+                if not lost:
                     self._raise_load_error(tasks)
             return [(worker, share) for worker, share in assignment if worker in tasks]
         finally:
             release(itertools.chain(*tasks.values()))
             release(future for part in parts.values() for future in part if future is not None)
 
-    def _raise_load_error(self, tasks: dict[WorkerHandle, list[Any]]) -> NoReturn:
-        """Raise what keeps partitions from being loaded."""
-        for worker, task in ((m, task) for m, several in tasks.items() for task in several):
+    def _raise_load_error(self, tasks: dict[WorkerHandle, list[Future]]) -> NoReturn:
+        for worker, task in ((w, task) for w, several in tasks.items() for task in several):
             if task.status == "pending":
                 continue
             try:
@@ -244,11 +235,14 @@ class Coordinator:
         )
 
     def _replayed(self, assignment: Assignment) -> Assignment:
-        """Bring new partitions to where the others are; returns those of workers still there."""
+        """Bring loaded partitions to the current version, from the checkpoint if there is one.
+
+        Returns the partitions of workers that were not lost.
+        """
         past, todo = self._checkpoint, self._log
         if past is not None and past.has(assignment):
-            lasting = [command for at, command in self._log if command.setup and at < past.version]
-            for at, command in enumerate(lasting):
+            setup = [command for at, command in self._log if command.setup and at < past.version]
+            for at, command in enumerate(setup):
                 assignment = self._executed(assignment, at, command)
             if not self._restored(assignment, past):
                 self._drop_checkpoint()
@@ -280,7 +274,7 @@ class Coordinator:
 
 
 def _shares(numbers: list[int], loads: list[int]) -> list[list[int]]:
-    """Cut numbers into one run for each worker, longer for those that hold fewer."""
+    """Cut numbers into one run per worker, longer for workers with a smaller load."""
     counts = [0] * len(loads)
     for _ in numbers:
         totals = [load + count for load, count in zip(loads, counts, strict=True)]

@@ -225,10 +225,9 @@ class Partition:
 
     def step(
         self, B: Array, problem: Any, rho: Array, relax: float, cap: Array, measure: bool
-    ) -> tuple[Array, StepSums | None, tuple[Array, Array] | None]:
-        """Do `Rows.step`; unless its moves say so, add what `Rows.inner` will be asked for."""
-        HtD, moves = self.rows.step(B, problem, rho, relax, cap=cap, measure=measure)
-        return HtD, moves, None if measure else self.rows.inner()
+    ) -> tuple[Array, StepSums | None]:
+        """Do `Rows.step`."""
+        return self.rows.step(B, problem, rho, relax, cap=cap, measure=measure)
 
     def scores(self, model: Any) -> list[tuple[Array, npt.NDArray[np.bool_]]]:
         """Return the outlier scores of all rows, and which rows were used."""

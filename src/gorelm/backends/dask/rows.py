@@ -50,7 +50,6 @@ class DaskRows:
         )
         self._checkpoint_every, self._n_steps = checkpoint_every, 0
         self._complete = all(coordinator.call("complete"))
-        self._inner: tuple[Array, Array] | None = None
         self.HtT: Array = np.empty((0, 0))
 
     @property
@@ -94,27 +93,18 @@ class DaskRows:
     ) -> tuple[Array, StepSums | None]:
         """Update E and U for the weights `B`; see `Rows.step`."""
         args = (B, problem, rho, relax, cap, measure)
-        HtD, moves, self._inner = self._coordinator.call("step", *args, mutates=True)
+        HtD, sums = self._coordinator.call("step", *args, mutates=True)
         self._n_steps += 1
         if self._checkpoint_every and self._n_steps % self._checkpoint_every == 0:
             self._coordinator.checkpoint()
-        return HtD, moves
-
-    def inner(self) -> tuple[Array, Array]:
-        """Return <U, T> and <U, U> of every problem; they come with a step that is not measured."""
-        if self._inner is not None:
-            return self._inner
-        UT, UU = self._coordinator.call("inner")
-        return UT, UU
+        return HtD, sums
 
     def rescale(self, factor: Array) -> None:
         """Divide U by `factor` (P,)."""
-        self._inner = None
         self._coordinator.call("rescale", factor, mutates=True)
 
     def keep(self, which: npt.NDArray[np.bool_]) -> None:
         """Drop the state of the problems that have left the batch."""
-        self._inner = None
         self._coordinator.call("keep", which, mutates=True)
 
     def HtU(self, which: Any) -> Array:

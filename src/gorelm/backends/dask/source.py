@@ -9,6 +9,8 @@ import numpy as np
 
 __all__ = ["DaskSource", "Partitioned"]
 
+_PAUSED = 0.5  # seconds after which sending rows to a paused worker raises TimeoutError
+
 
 class Partitioned:
     """Inputs in this process's memory, to be fitted by the workers of a cluster.
@@ -108,7 +110,7 @@ class DaskSource:
                 return None
             if is_dask_collection(part):
                 return next(ready)
-            return client.scatter(part, workers=[place], hash=False, direct=direct)
+            return client.scatter(part, workers=[place], hash=False, direct=direct, timeout=_PAUSED)
 
         return {n: tuple(future(p, place) for p in self._parts[n]) for n, place in places.items()}
 

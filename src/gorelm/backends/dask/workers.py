@@ -1,4 +1,4 @@
-"""Workers of a cluster with an actor of ours on each: hiring, asking, and noticing losses."""
+"""The workers of a Dask cluster: an actor on each, requests to them, lost and paused workers."""
 
 from __future__ import annotations
 
@@ -7,33 +7,43 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
 from gorelm.backends.dask import partition as _partition
 from gorelm.backends.dask.partition import Failure, Reply, Request
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
 
 __all__ = ["Options", "WorkerHandle", "WorkerPool", "raise_failure", "release"]
 
 logger = logging.getLogger("gorelm.dask")
 
-_POLL = 0.5  # seconds between looks at whether a worker that does not answer is still there
-_STARTING = 0.02  # seconds between looks at whether actors are there
-_BELATED = 0.2  # seconds by which a worker's loss may be known later than that of its tasks
+_POLL = 0.5  # seconds between two checks whether a worker that does not answer is lost or paused
+_POLL_ACTORS = 0.02  # seconds between two checks whether actors have started
+_DELAY = 0.2  # seconds by which the loss of a worker may be known later than that of its tasks
 _NOTICED = 2.0  # seconds within which the scheduler notices that a worker has died
+
+_MORE_MEMORY = (
+    "Use more workers or workers with more memory, float32 inputs, or a smaller memory_budget, "
+    "with which hidden outputs are computed again in every iteration instead of being kept"
+)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Limits of patience, from dask's configuration.
+    """Time limits and the interval of checkpoints, from dask's configuration.
 
     Parameters
     ----------
     call_timeout : float
         Seconds that a worker may take for one pass over its rows (``gorelm.call-timeout``).
     worker_timeout : float
-        Seconds to wait for a worker when there is none (``gorelm.worker-timeout``).
+        Seconds to wait for a worker when there is none, or for one that is paused
+        (``gorelm.worker-timeout``).
     checkpoint_every : int
         Iterations between two checkpoints (``gorelm.checkpoint-every``); 0: none.
     """
@@ -44,7 +54,7 @@ class Options:
 
     @classmethod
     def from_config(cls) -> Options:
-        """Read them, as they are now."""
+        """Read the current configuration."""
         import dask
         from dask.utils import parse_timedelta
 
@@ -60,11 +70,11 @@ class Options:
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """A worker with an actor of ours, and the partitions that the actor holds."""
+    """A worker, its actor, and the partitions that the actor holds."""
 
     address: str
     name: str
-    future: Any  # of the actor
+    future: Future  # of the actor
     partitions: list[int] = field(default_factory=list)
 
     @property
@@ -74,7 +84,7 @@ class WorkerHandle:
 
 
 class WorkerPool:
-    """The workers of a cluster, each with an actor that owns partitions.
+    """The workers of a cluster, each with an actor that holds partitions.
 
     Parameters
     ----------
@@ -83,91 +93,137 @@ class WorkerPool:
     n_partitions : int
         Number of partitions of the whole table.
     options : Options
-        Limits.
+        Time limits.
+
+    Attributes
+    ----------
+    workers : list of WorkerHandle
+        The workers that have an actor.
+    n_losses : int
+        Number of workers lost since it was last set to 0.
+    is_direct : bool
+        Whether the client can reach workers without the scheduler.
     """
 
-    def __init__(self, client: Any, n_partitions: int, options: Options) -> None:
+    def __init__(self, client: Client, n_partitions: int, options: Options) -> None:
         self._client, self._n_partitions, self._options = client, n_partitions, options
         self.workers: list[WorkerHandle] = []
-        self.n_losses = 0  # since it was last set to 0
-        self._excluded: set[str] = set()
-        self._direct: bool | None = None  # whether workers can be reached without the scheduler
+        self.n_losses = 0
+        self._excluded: set[str] = set()  # workers that did not answer in time
+        self._paused: set[str] = set()  # workers that the user was warned of
+        self._direct: bool | None = None  # None: not tried yet
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the client can reach workers without the scheduler."""
+        return bool(self._direct)
 
     def close(self) -> None:
-        """Let the workers forget everything."""
+        """Remove the actors, and with them all that they hold."""
         release(worker.future for worker in self.workers)
         self.workers = []
 
-    # -- hiring and losing -----------------------------------------------------------------------
+    # -- actors, lost workers and paused workers -------------------------------------------------
 
-    def start_actors(self) -> None:
-        """Put an actor on every worker that has none; wait for a worker if there is none."""
+    def start_actors(self) -> list[WorkerHandle]:
+        """Start an actor on every running worker that has none; wait for a worker if need be.
+
+        Returns
+        -------
+        workers : list of WorkerHandle
+            Those that run, and so can take partitions.
+        """
         deadline = time.monotonic() + self._options.worker_timeout
         while True:
-            threads = self._workers()
+            threads, paused = self._threads(), self.paused()
             for worker in list(self.workers):
                 if worker.is_lost or worker.address not in threads:
                     self.lose(worker)
             known = {worker.address for worker in self.workers}
-            for address in sorted(set(threads) - known - self._excluded):
+            for address in sorted(set(threads) - paused - known - self._excluded):
                 self.workers.append(self._start_actor(address, threads[address]))
-            starting = [m for m in self.workers if m.future.status != "finished"]
-            if self.workers and not starting:
+            starting = [w for w in self.workers if w.future.status != "finished"]
+            ready = [w for w in self.workers if w not in starting and w.address not in paused]
+            if ready and not starting:
                 break
             if time.monotonic() > deadline:
                 for worker in starting:
                     self.lose(worker)
-                if self.workers:
+                if ready:
                     break
+                if paused:
+                    self._raise_paused(paused)
                 raise RuntimeError(
                     "no worker of the cluster is left to fit with; start some, or wait longer for "
                     "them: dask.config.set({'gorelm.worker-timeout': '5 minutes'})"
                 )
-            time.sleep(_STARTING)
+            time.sleep(_POLL_ACTORS)
         if self._direct is None:
-            self._direct = self._client.sync(self._is_reachable, self.workers[0].address)
+            self._direct = self._client.sync(self._is_reachable, ready[0].address)
+        return ready
 
-    @property
-    def is_direct(self) -> bool:
-        """Whether workers can be reached without the scheduler."""
-        return bool(self._direct)
-
-    def gone(self, workers: list[WorkerHandle]) -> list[WorkerHandle]:
-        """Return which of some workers are known to be lost, a moment from now."""
-        time.sleep(_BELATED)
+    def find_lost(self, workers: Iterable[WorkerHandle]) -> list[WorkerHandle]:
+        """Return which of some workers are lost, after the scheduler had time to notice."""
+        time.sleep(_DELAY)
         return [worker for worker in workers if worker.is_lost]
 
     def lose(self, worker: WorkerHandle) -> None:
-        """Give a worker up; raises if this goes on and on."""
+        """Remove a worker from the pool; raises if too many were lost in a row."""
         logger.warning("worker %s is lost, with partitions %s", worker.address, worker.partitions)
         self.workers.remove(worker)
-        patience = time.monotonic() + _NOTICED
-        while not worker.is_lost and time.monotonic() < patience:
+        deadline = time.monotonic() + _NOTICED
+        while not worker.is_lost and time.monotonic() < deadline:
             time.sleep(0.02)
-        if not worker.is_lost:  # it hangs; otherwise who comes back to the address is a new worker
+        if not worker.is_lost:  # it hangs; if it had died, its address could be used again
             self._excluded.add(worker.address)
         worker.future.release()
         self.n_losses += 1
         if self.n_losses > 3 + len(self.workers):
             raise RuntimeError(
                 f"{self.n_losses} workers were lost, one after the other, at the same step of the "
-                "fit: most likely they run out of memory. Use more workers, float32 inputs or a "
-                "smaller memory_budget"
+                f"fit: most likely they run out of memory. {_MORE_MEMORY}"
             )
 
-    def _workers(self) -> dict[str, int]:
-        """Return the addresses of the workers, and their numbers of threads."""
-        limit = self._options.worker_timeout
+    def paused(self) -> set[str]:
+        """Return the addresses of the workers that dask has paused; warn once of every pause.
+
+        A worker is paused while its memory is near its limit. Its actor answers, but tasks (loading
+        rows, checkpoints) wait.
+        """
+        running = self._threads(running=True)
+        paused = set(self._threads()) - set(running) - self._excluded
+        for address in sorted(paused - self._paused):
+            warnings.warn(
+                f"worker {address} is paused by dask, because its memory is near its limit: no "
+                "rows are sent to it and its state is not copied until it resumes. "
+                f"{_MORE_MEMORY}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._paused = paused
+        return paused
+
+    def _raise_paused(self, addresses: Iterable[str]) -> NoReturn:
+        raise MemoryError(
+            f"workers {', '.join(sorted(addresses))} have been paused by dask for "
+            f"{self._options.worker_timeout:g} s, because their memory is near its limit. "
+            f"{_MORE_MEMORY}; or wait longer for them: "
+            "dask.config.set({'gorelm.worker-timeout': '5 minutes'})"
+        )
+
+    def _threads(self, *, running: bool = False) -> dict[str, int]:
+        """Return the number of threads of every worker, or of every worker that is not paused."""
+        limit, scheduler = self._options.worker_timeout, self._client.scheduler
+        call = scheduler.ncores_running if running else scheduler.ncores
         try:
             if self._client.status in ("closed", "closing"):
                 raise OSError("the client is closed")
-            answer = self._client.sync(self._client.scheduler.ncores, callback_timeout=limit)
+            return dict(self._client.sync(call, callback_timeout=limit))
         except (OSError, TimeoutError) as error:
             raise RuntimeError(
                 f"the cluster's scheduler cannot be reached ({error}); connect a new client and "
                 "fit again"
             ) from error
-        return dict(answer)
 
     def _start_actor(self, address: str, n_threads: int) -> WorkerHandle:
         name = f"gorelm-{uuid.uuid4().hex}"
@@ -191,12 +247,12 @@ class WorkerPool:
             return False
         return True
 
-    # -- asking ----------------------------------------------------------------------------------
+    # -- requests to actors ----------------------------------------------------------------------
 
-    def ask(self, requests: list[tuple[WorkerHandle, Request]]) -> list[tuple[Request, Reply]]:
-        """Send requests, and return the replies; workers that do not reply are lost.
+    def ask(self, requests: Sequence[tuple[WorkerHandle, Request]]) -> list[tuple[Request, Reply]]:
+        """Send requests and return the replies; a worker that does not reply is lost.
 
-        Raises what went wrong in the work itself.
+        Raises the errors of the computation itself.
         """
         replies = self._client.sync(self._ask_all, requests)
         answered: list[tuple[Request, Reply]] = []
@@ -209,11 +265,13 @@ class WorkerPool:
                 self.lose(worker)
         return answered
 
-    async def _ask_all(self, requests: list[tuple[WorkerHandle, Request]]) -> list[Any]:
+    async def _ask_all(
+        self, requests: Sequence[tuple[WorkerHandle, Request]]
+    ) -> list[Reply | Failure | None]:
         return list(await asyncio.gather(*(self._answer(*request) for request in requests)))
 
     async def _answer(self, worker: WorkerHandle, request: Request) -> Reply | Failure | None:
-        """Wait for an answer as long as there is hope; None: there is none."""
+        """Return the answer of an actor; None: its worker is lost, or too slow."""
         answer = asyncio.ensure_future(self._execute(worker, request))
         deadline = time.monotonic() + self._options.call_timeout
         while not answer.done():
@@ -227,8 +285,8 @@ class WorkerPool:
         return answer.result()
 
     async def _execute(self, worker: WorkerHandle, request: Request) -> Reply | Failure:
-        # What `Actor.run(request)` does, but that workers are reached directly where possible:
-        # through the scheduler, everything travels twice.
+        # As `Actor.run(request)`, but directly to the worker where possible: through the scheduler
+        # every message is sent twice.
         from distributed.protocol import to_serialize
 
         message = {
@@ -247,44 +305,62 @@ class WorkerPool:
         result: Reply | Failure = answer["result"]
         return result
 
-    # -- ordinary tasks --------------------------------------------------------------------------
+    # -- tasks -----------------------------------------------------------------------------------
 
-    def submit(self, worker: WorkerHandle, task: Any, *args: Any) -> Any:
-        """Have an ordinary task done on a worker; returns its future."""
+    def submit(self, worker: WorkerHandle, task: Callable[..., object], *args: object) -> Future:
+        """Start a task on a worker; returns its future."""
         return self._client.submit(
             task, *args, pure=False, workers=[worker.address], allow_other_workers=False
         )
 
-    def finished(self, futures: list[Any], workers: list[WorkerHandle]) -> bool:
-        """Wait for futures; returns whether all have finished and no worker was lost meanwhile."""
+    def finished(
+        self,
+        futures: Sequence[Future],
+        workers: Iterable[WorkerHandle],
+        *,
+        wait_if_paused: bool = True,
+    ) -> bool:
+        """Wait for tasks of some workers; returns whether all of them have finished.
+
+        Raises MemoryError if a worker is paused for too long.
+        """
         from distributed import CancelledError, wait
 
-        deadline = time.monotonic() + self._options.call_timeout
+        workers, start = list(workers), time.monotonic()
+        running_at = start  # when none of the workers was paused
         while True:
             states = {future.status for future in futures}
             if states <= {"finished"}:
                 return True
-            lost = any(worker.is_lost for worker in workers)
-            if lost or states - {"finished", "pending"} or time.monotonic() > deadline:
+            now = time.monotonic()
+            if (
+                states - {"finished", "pending"}
+                or any(worker.is_lost for worker in workers)
+                or now > start + self._options.call_timeout
+            ):
                 return False
             with contextlib.suppress(TimeoutError, CancelledError):
                 wait(futures, timeout=_POLL)
+                continue
+            paused = self.paused().intersection(worker.address for worker in workers)
+            if not paused:
+                running_at = now
+            elif not wait_if_paused:
+                return False
+            elif now > running_at + self._options.worker_timeout:
+                self._raise_paused(paused)
 
 
-def release(futures: Iterable[Any]) -> None:
+def release(futures: Iterable[Future]) -> None:
     """Tell the cluster that results are no longer needed."""
     for future in futures:
         future.release()
 
 
-def raise_failure(failure: Failure, method: str, address: str) -> None:
-    """Raise, here, what went wrong in the work of a worker."""
+def raise_failure(failure: Failure, method: str, address: str) -> NoReturn:
+    """Raise an error of a worker's computation in this process."""
     if failure.kind == "MemoryError":
-        raise MemoryError(
-            f"worker {address} ran out of memory ({method}). Use more workers or workers with more "
-            "memory, float32 inputs, or a smaller memory_budget, with which hidden outputs are "
-            "made anew in every iteration instead of being kept"
-        )
+        raise MemoryError(f"worker {address} ran out of memory ({method}). {_MORE_MEMORY}")
     if failure.kind in ("ValueError", "TypeError"):
         raise {"ValueError": ValueError, "TypeError": TypeError}[failure.kind](failure.message)
     raise RuntimeError(

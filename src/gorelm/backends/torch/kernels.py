@@ -1,26 +1,25 @@
 r"""The row pass of the l2,1 loss on a CUDA device, as two kernels that read H once each.
 
-Between them they move little but H: the first makes HB and goes on to E, U and what is measured
-without writing HB down, the second sums H'(E - U) over slices of the rows. Products are in
-float32's precision (three TF32 products, or plain float32), never in TF32's.
+They transfer little besides H: the first computes HB, E, U and the measured sums without storing
+HB, the second sums H'(E - U) over slices of the rows. Products have the precision of float32 (three
+TF32 products, or plain float32), never that of TF32.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 __all__ = ["COLUMNS", "pull", "step"]
 
-# Columns of H are padded with zeros to a multiple of this: aligned rows are read at full speed.
+# H is padded with columns of zeros to a multiple of this, because aligned rows are read faster.
 COLUMNS = 64
 _PROGRAMS = 800  # about six for each multiprocessor
-# Rows and columns of H in a block, here and below: the fastest of some dozens on an H200.
+# Rows and columns of H in a block of each kernel: the fastest of some dozens on an H200.
 _ROWS, _DEPTH, _NODES, _ROWS_PULLED = 64, 64, 256, 32
-_SUMS = 16  # slots for what is measured; nine are used
+_SUMS = 16  # slots for the measured sums; nine are used
 
 
 @triton.jit
@@ -105,17 +104,17 @@ def _pull(
 
 
 def step(
-    H: Any,
-    B: Any,
-    T: Any,
-    E: Any,
-    U: Any,
-    omega: Any,
-    numbers: tuple[Any, Any, Any, Any],
+    H: Tensor,
+    B: Tensor,
+    T: Tensor,
+    E: Tensor,
+    U: Tensor,
+    omega: Tensor | None,
+    numbers: tuple[Tensor, Tensor, Tensor, Tensor],
     relax: float,
     *,
     measure: bool,
-) -> tuple[Any, Any]:
+) -> tuple[Tensor, Tensor | None]:
     """Update E and U (N, m) in place, for weights B (L, m) in float64.
 
     Parameters
@@ -149,7 +148,7 @@ def step(
     return D, sums[:, :9].sum(0, dtype=torch.float64) if measure else None
 
 
-def pull(H: Any, D: Any) -> Any:
+def pull(H: Tensor, D: Tensor) -> Tensor:
     """Return H'D in float64, for D (N, m)."""
     n_rows, m = D.shape
     n_blocks = triton.cdiv(H.shape[1], _NODES)

@@ -1,46 +1,53 @@
 """Solve (H'H + s I) X = R on a device, in float64.
 
-Shifts are numbers of the host, so that whether to factorise again is known without waiting for the
-device. Right-hand sides may be of the host too; solutions are where they were.
+Shifts are on the host, so that no transfer is needed to know whether they have changed. A solution
+is where its right-hand side is, on the host or on the device.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from gorelm._typing import Array
 
-__all__ = ["InverseFactor", "SpectralFactor"]
+__all__ = ["InverseFactor", "SpectralFactor", "on_device", "on_host"]
 
-Tensor = Any
-# Shifts from which on, in units of the trace of G, an inverse has digits to spare: its error is at
-# most the rounding divided by this (shifts move by a factor of some ten in a fit).
+# Below this shift, in units of the trace of G, the inverse needs a refinement step: the relative
+# error of the inverse is the rounding unit divided by it (in a fit, shifts vary tenfold).
 REFINED_BELOW = 1e-6
 
 
+def on_device(values: npt.ArrayLike, like: Tensor) -> Tensor:
+    """Copy an array to the device of `like`, in float64."""
+    # A copy: on the CPU the two must not share memory.
+    return torch.tensor(np.asarray(values, dtype=np.float64), device=like.device)
+
+
+def on_host(values: Tensor) -> Array:
+    """Copy a tensor to the host, in float64."""
+    return np.asarray(values.double().cpu().numpy())
+
+
 class InverseFactor:
-    r"""The inverse J of G + s I, from its Cholesky factor; for small s with a step of refinement.
+    r"""The inverse J of G + s I, from its Cholesky factor; for small s with iterative refinement.
 
     .. math:: X = JR, \qquad X \leftarrow X + J (R - (G + sI) X)
 
-    Triangular systems with few right-hand sides are slow on a GPU; products are not, and the
-    second line takes back the rounding of the inverse.
+    Triangular systems with few right-hand sides are slow on a GPU; products are fast. The second
+    line removes the rounding error of the inverse.
 
     Parameters
     ----------
     G : tensor (L, L)
         Gram matrix; only the lower triangle is read.
-    rows : TorchRows
-        Where arrays of the host are brought to.
     """
 
-    def __init__(self, G: Tensor, rows: Any) -> None:
-        self._rows = rows
+    def __init__(self, G: Tensor) -> None:
         self._G = torch.tril(G) + torch.tril(G, -1).T
-        # A captured step reads these where they are: they are only ever overwritten.
+        # A CUDA graph reads these at fixed addresses: they are only overwritten.
         self._shifted, self._inverse = torch.empty_like(G), torch.empty_like(G)
         self._shift = np.nan
         self._spectrum: SpectralFactor | None = None
@@ -53,23 +60,23 @@ class InverseFactor:
         if shift == self._shift:
             return
         self._shift = shift
-        if self._refine is None:  # for good: a captured step does what it did
+        if self._refine is None:  # decided once: a CUDA graph repeats the same operations
             self._refine = shift < REFINED_BELOW * self._trace
         self._shifted.copy_(self._G).diagonal().add_(shift)
         factor, failed = torch.linalg.cholesky_ex(self._shifted)
-        if int(failed):  # the shift drowns in the rounding of G
-            self._spectrum = self._spectrum or SpectralFactor(self._G, self._rows)
+        if int(failed):  # the shift is below the rounding error of G
+            self._spectrum = self._spectrum or SpectralFactor(self._G)
             self._inverse.copy_(self._spectrum.inverse(shift))
         else:
             self._inverse.copy_(torch.cholesky_inverse(factor))
 
-    def times(self, X: Any) -> None:
-        """Leave it to the rows."""
+    def times(self, X: Array | Tensor) -> None:
+        """Return None: the rows compute G X."""
 
-    def solve(self, shifts: Array, R: Any) -> Any:
+    def solve(self, shifts: Array, R: Array | Tensor) -> Array | Tensor:
         """Solve for one problem, R (L, 1, m)."""
         if isinstance(R, np.ndarray):
-            return self._rows.get_one(self.solve(shifts, self._rows.put_one(R)))
+            return on_host(self.solve(shifts, on_device(R, self._inverse)))
         self.prepare(shifts)
         flat = R[:, 0]
         X = self._inverse @ flat
@@ -85,29 +92,26 @@ class SpectralFactor:
     ----------
     G : tensor (L, L)
         Gram matrix; only the lower triangle is read.
-    rows : TorchRows
-        Where arrays of the host are brought to.
     """
 
-    def __init__(self, G: Tensor, rows: Any) -> None:
-        self._rows = rows
+    def __init__(self, G: Tensor) -> None:
         values, self._vectors = torch.linalg.eigh(G, UPLO="L")
         floor = len(G) * np.finfo(float).eps * values[-1].clip(min=np.finfo(float).tiny)
         self._values = torch.maximum(values, floor)
         self._shifts: Array | None = None
 
     def prepare(self, shifts: Array) -> None:
-        """Bring the shifts to the device."""
+        """Copy the shifts to the device."""
         if self._shifts is not shifts:
-            self._shifts, self._there = shifts, self._rows.put_one(shifts)
+            self._shifts, self._there = shifts, on_device(shifts, self._values)
 
-    def times(self, X: Any) -> None:
-        """Leave it to the rows."""
+    def times(self, X: Array | Tensor) -> None:
+        """Return None: the rows compute G X."""
 
-    def solve(self, shifts: Array, R: Any) -> Any:
+    def solve(self, shifts: Array, R: Array | Tensor) -> Array | Tensor:
         """Solve for every problem, R (L, P, m)."""
         if isinstance(R, np.ndarray):
-            return self._rows.get_one(self.solve(shifts, self._rows.put_one(R)))
+            return on_host(self.solve(shifts, on_device(R, self._values)))
         self.prepare(shifts)
         flat = R.reshape(len(R), -1)
         rotated = (self._vectors.T @ flat).reshape(R.shape)

@@ -1,4 +1,4 @@
-"""Whole paths on a device: what `gorelm.path` asks of a `System`, for tensors."""
+"""Regularisation paths on a device: the system of a path, for tensors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.prepared import PathProblem, solve_rows
@@ -15,8 +16,6 @@ from gorelm._typing import Array, Callback
 from gorelm.backends.torch.rows import TorchRows, bring_near
 
 __all__ = ["TorchPrepared", "tensor_problem"]
-
-Tensor = Any
 
 
 def tensor_problem(
@@ -33,7 +32,7 @@ def tensor_problem(
     if there is not None and weights is not None:
         H, T = H * weights[:, None], T * there[:, None]
     T = bring_near(T, like, there, H)
-    # The kernels go through rows one after the other in memory.
+    # The kernels expect contiguous rows.
     return TorchPrepared(H.contiguous(), T, weights)
 
 
@@ -63,6 +62,9 @@ class TorchPrepared:
         """Bytes of an element of H."""
         return int(self.H.element_size())
 
+    def _rows(self) -> TorchRows:
+        return TorchRows(self.H, self.T, self.H.shape[1], self._omega)
+
     def solve(
         self,
         problem: Problem,
@@ -73,7 +75,7 @@ class TorchPrepared:
         keep_state: bool = False,
     ) -> Solution:
         """Minimise a batch of problems."""
-        rows: Any = TorchRows(self.H, self.T, self.H.shape[1], self._omega)
+        rows: Any = self._rows()
         with torch.cuda.device_of(self.H):
             return solve_rows(rows, problem, settings=settings, callback=callback, near=True)
 
@@ -94,6 +96,6 @@ class TorchPrepared:
 
     def empty_objective(self, problem: Problem) -> float:
         """Return the loss of the model without weights (of the first problem)."""
-        rows: Any = TorchRows(self.H, self.T, self.H.shape[1], self._omega)
+        rows: Any = self._rows()
         nothing = np.zeros((self.H.shape[1], 1, self.T.shape[1]))
         return float(rows.loss(nothing, problem.select(np.arange(1)))[0, 0])

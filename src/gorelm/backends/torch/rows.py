@@ -1,18 +1,19 @@
-"""Rows on a device of PyTorch's: a GPU, or the CPU for tests.
+"""Rows on a PyTorch device: a GPU, or the CPU for tests.
 
-`TorchRows` has the methods of `gorelm._solver.rows.Rows`. The loop's arrays of the size of B live
-on the device too, in float64, and come to the host only when an iteration is checked. H'H is summed
-and factorised in float64; H, E and U have the precision of the inputs.
+H, E and U have the precision of the inputs. The loop's arrays of the size of B are on the device
+too, in float64, and are copied to the host only when an iteration is checked. H'H is summed and
+factorised in float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver.linalg import Factor
@@ -21,7 +22,7 @@ from gorelm._solver.rows import StepSums
 from gorelm._solver.state import Iterate
 from gorelm._solver.targets import EXPONENTS, ROUNDS, NormSummary, farthest
 from gorelm._typing import Array
-from gorelm.backends.torch.linalg import InverseFactor, SpectralFactor
+from gorelm.backends.torch.linalg import InverseFactor, SpectralFactor, on_device, on_host
 
 try:
     from gorelm.backends.torch import kernels
@@ -30,8 +31,7 @@ except ImportError:  # Triton comes with PyTorch's CUDA builds only
 
 __all__ = ["DeviceLayer", "TorchRows", "bring_near", "held", "hidden_outputs"]
 
-Tensor = Any
-# Rows per block where blocks are needed: of float64 copies for H'H, and of an H that is not held.
+# Rows per block of float64 copies for H'H, and of an H that does not fit on the device.
 BLOCK_ROWS = 65536
 
 
@@ -41,7 +41,7 @@ class TorchRows:
     Parameters
     ----------
     H : tensor (N, L), or callable
-        Hidden outputs times omega; or what makes those of a slice of rows, where they are not held.
+        Hidden outputs times omega; or a function that computes them for a slice of rows.
     T : tensor (N, m)
         Targets, times omega; unobserved cells hold 0. Its precision is that of E and U.
     n_hidden : int
@@ -82,56 +82,46 @@ class TorchRows:
         """Whether every target cell is known."""
         return self._observed is None or bool(self._observed.all())
 
-    # -- between the host and the device -------------------------------------------------------
+    # -- between host and device ---------------------------------------------------------------
 
     def put(self, values: list[Any]) -> list[Tensor]:
-        """Bring arrays of the loop to the device in one go, in float64."""
+        """Copy arrays of the loop to the device in one transfer, in float64."""
         arrays = [np.asarray(array, dtype=np.float64) for array in values]
-        # A copy: on the CPU the loop's arrays and the device's must not be one.
-        flat = np.concatenate([array.reshape(-1) for array in arrays])
-        there = torch.tensor(flat, device=self.T.device)
+        there = on_device(np.concatenate([array.reshape(-1) for array in arrays]), self.T)
         parts = there.split([array.size for array in arrays])
         return [part.reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
     def get(self, values: list[Tensor]) -> list[Array]:
-        """Bring tensors back to the host in one go, in float64."""
-        here = torch.cat([tensor.reshape(-1).double() for tensor in values]).cpu().numpy()
+        """Copy tensors to the host in one transfer, in float64."""
+        here = on_host(torch.cat([tensor.reshape(-1).double() for tensor in values]))
         ends = np.cumsum([tensor.numel() for tensor in values])[:-1]
         parts = np.split(here, ends)
         return [part.reshape(tensor.shape) for part, tensor in zip(parts, values, strict=True)]
 
-    def put_one(self, values: Any) -> Tensor:
-        """Bring one array to the device."""
-        return self.put([values])[0]
-
-    def get_one(self, values: Tensor) -> Array:
-        """Bring one tensor to the host."""
-        return self.get([values])[0]
-
     def _in_rows(self, values: list[Any]) -> list[Tensor]:
-        """Bring numbers to the device in the precision of the rows."""
+        """Copy numbers to the device in the precision of the rows."""
         there = values if isinstance(values[0], torch.Tensor) else self.put(values)
         return [number.to(self.T.dtype) for number in there]
 
     def accelerate(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a step that is captured once and launched as a whole."""
+        """Return the step as a CUDA graph, on a GPU."""
         return _Captured(step, self) if self.T.is_cuda else step
 
     def factor(self, like: Problem) -> Factor:
-        """Sum up H'H and H'T in one pass, in float64."""
+        """Factorise H'H, summed with H'T in one pass in float64."""
         n_hidden = self._n_hidden
         G = torch.zeros((n_hidden, n_hidden), dtype=torch.float64, device=self.T.device)
         HtT = torch.zeros((n_hidden, self.T.shape[1]), dtype=torch.float64, device=self.T.device)
         for rows, h in self._pass(BLOCK_ROWS):
             h = h[:, :n_hidden].double()
             HtT += h.T @ self.T[rows].double()
-            # The lower triangle is enough, in strips that are large enough for the device.
+            # Only the lower triangle, in strips large enough to fill the device.
             for start in range(0, n_hidden, 512):
                 strip = slice(start, start + 512)
                 G[start:, strip].addmm_(h[:, start:].T, h[:, strip])
-        self.HtT = self.get_one(HtT)
-        self.may_capture = like.n_problems == 1  # a batch changes shape, and fills the device
-        return (InverseFactor if like.n_problems == 1 else SpectralFactor)(G, self)
+        self.HtT = on_host(HtT)
+        self.may_capture = like.n_problems == 1  # a batch changes its shape, and fills the device
+        return (InverseFactor if like.n_problems == 1 else SpectralFactor)(G)
 
     # -- the row pass ----------------------------------------------------------------------------
 
@@ -144,7 +134,7 @@ class TorchRows:
         if near is None:
             return np.zeros((n_hidden, problem.n_problems, m))
         self.E += (near - self.T)[:, None]
-        return self.get_one(self._summed(self.E))
+        return on_host(self._summed(self.E))
 
     def step(
         self,
@@ -159,10 +149,25 @@ class TorchRows:
         """Update E and U for the weights `B` (L, P, m); see `gorelm._solver.rows.Rows.step`."""
         if self._fused(problem):
             return self._fused_step(B, problem, rho, relax, cap, measure)
-        here, rho = problem.moved(self._in_rows), rho.to(self.T.dtype)
-        before = self.E.clone() if measure else None
-        HtD, R = self._plain_step(B, here, rho, relax, keep=measure)
-        return HtD, self._moves(R, before, here, cap) if measure else None
+        problem, rho = problem.moved(self._in_rows), rho.to(self.T.dtype)
+        weights, HtD = self._flat(B), torch.zeros_like(B)
+        R, before = (torch.empty_like(self.E), self.E.clone()) if measure else (None, None)
+        for rows, h in self._pass():
+            residual = self._times(h, weights, B.shape) - self.T[rows, None]
+            e_old, u_old = self.E[rows], self.U[rows]
+            v = relax * residual + (1.0 - relax) * e_old + u_old
+            known = v if self._observed is None else v * self._observed[rows, None]
+            u = problem.multipliers(known, rho, _part(self._omega, rows))
+            e = v - u
+            HtD += self._product(h, e - u)
+            if R is not None:
+                R[rows] = residual
+            # In place: a CUDA graph reads them at fixed addresses.
+            e_old.copy_(e)
+            u_old.copy_(u)
+        if R is None or before is None:
+            return HtD, None
+        return HtD, self._moves(R, before, problem, cap)
 
     def _fused(self, problem: Problem) -> bool:
         return (
@@ -184,30 +189,10 @@ class TorchRows:
         rows = (self.T, self.E[:, 0], self.U[:, 0], self._omega)
         D, sums = kernels.step(self._H, B, *rows, numbers, relax, measure=measure)
         HtD = kernels.pull(self._H, D)[: self._n_hidden, None]
-        if not measure:
+        if sums is None:
             return HtD, None
         primal, size, change, UU, UT, _, _, hidden, error = sums[:, None]
         return HtD, StepSums(primal, size, change, UU, UT, sums[5:7, None], hidden, error)
-
-    def _plain_step(
-        self, B: Tensor, problem: Problem, rho: Tensor, relax: float, *, keep: bool
-    ) -> tuple[Tensor, Tensor]:
-        weights, HtD = self._flat(B), torch.zeros_like(B)
-        R = torch.empty_like(self.E) if keep else None
-        for rows, h in self._pass():
-            residual = self._times(h, weights, B.shape) - self.T[rows, None]
-            e_old, u_old = self.E[rows], self.U[rows]
-            v = relax * residual + (1.0 - relax) * e_old + u_old
-            known = v if self._observed is None else v * self._observed[rows, None]
-            u = problem.multipliers(known, rho, _part(self._omega, rows))
-            e = v - u
-            HtD += self._product(h, e - u)
-            if R is not None:
-                R[rows] = residual
-            # In place: a captured step finds them where they were.
-            e_old.copy_(e)
-            u_old.copy_(u)
-        return HtD, R
 
     def _moves(self, R: Tensor, before: Tensor, problem: Problem, cap: Array) -> StepSums:
         E, U, T = self.E, self.U, self.T[:, None]
@@ -218,7 +203,7 @@ class TorchRows:
         return StepSums(primal, size, change, UU, UT, loss, hidden, error)
 
     def _capped(self, R: Tensor, problem: Problem, cap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the squared norms with none beyond `cap`, and the losses without and with it."""
+        """Return squared norms limited to `cap`, and the losses without and with this limit."""
         if self._observed is not None:
             R = R * self._observed[:, None]
         if problem.loss == "squared":
@@ -232,9 +217,9 @@ class TorchRows:
         return (near * near).sum(axes, dtype=torch.float64), *losses
 
     def _there(self, cap: Array) -> Tensor:
-        """Return a step's caps on the device; once captured, it reads these and brings none."""
+        """Return the caps of a step on the device; a CUDA graph reads them at a fixed address."""
         if self._cap is None or self._cap[0] is not cap:
-            self._cap = cap, self.put_one(cap)
+            self._cap = cap, on_device(cap, self.T)
         return self._cap[1]
 
     def _huber(self, r: Tensor, problem: Problem) -> Tensor:
@@ -248,37 +233,30 @@ class TorchRows:
         here = problem.moved(self._in_rows)
         R = self._residuals(X)
         cap = np.full(X.shape[1], np.inf) if cap is None else cap
-        _, plain, capped = self._capped(R, here, self.put_one(cap))
-        return self.get_one(torch.stack([plain, capped]))
+        _, plain, capped = self._capped(R, here, on_device(cap, self.T))
+        return on_host(torch.stack([plain, capped]))
 
     def residual_sums(self, X: Array) -> tuple[Array, Array, Array]:
         """Return H'R (L, P, m), <R, T> (P,) and <R, R> (P,) of the residuals R = HX - T."""
         R = self._residuals(X)
         T = self.T[:, None]
-        return self.get_one(self._summed(R)), self.get_one(_sum(R * T)), self.get_one(_squares(R))
+        return on_host(self._summed(R)), on_host(_sum(R * T)), on_host(_squares(R))
 
     def corrected_dual(
         self, A: Array, which: Any, problem: Problem, rho: Array
     ) -> tuple[Array, Array]:
-        """Judge the multipliers rho U - HA of the problems `which`; see `Rows.corrected_dual`."""
+        """Measure the multipliers rho U - HA of the problems `which`; see `Rows.corrected_dual`."""
         here = problem.moved(self._in_rows)
         chosen = torch.as_tensor(np.asarray(which), device=self.T.device)
-        Y = self.put_one(rho).to(self.T.dtype)[:, None] * self.U[:, chosen]
+        Y = on_device(rho, self.T).to(self.T.dtype)[:, None] * self.U[:, chosen]
         Y = Y - (self._residuals(A) + self.T[:, None])
         r: Tensor = here.residual_norms(Y) / here._over_norms(here.tau, self._omega)
-        return self.get_one(r.amax(0 if here._by_row else (0, 2)).double()), self.get_one(
-            _squares(Y)
-        )
+        return on_host(r.amax(0 if here._by_row else (0, 2)).double()), on_host(_squares(Y))
 
     def HtU(self, which: Any) -> Array:
         """Return H'U of some problems, (L, ., m)."""
         chosen = torch.as_tensor(np.arange(self.U.shape[1])[which], device=self.T.device)
-        return self.get_one(self._summed(self.U[:, chosen]))
-
-    def inner(self) -> tuple[Array, Array]:
-        """Return <U, T> and <U, U> of every problem."""
-        UT, UU = self.get([_sum(self.U * self.T[:, None]), _squares(self.U)])
-        return UT, UU
+        return on_host(self._summed(self.U[:, chosen]))
 
     def keep(self, which: Any) -> None:
         """Drop the state of the problems that have left the batch."""
@@ -287,7 +265,7 @@ class TorchRows:
 
     def rescale(self, factor: Array) -> None:
         """Divide U by `factor` (P,), as a change of rho by that factor asks for."""
-        self.U /= self.put_one(factor).to(self.U.dtype)[:, None]
+        self.U /= on_device(factor, self.T).to(self.U.dtype)[:, None]
 
     def TT(self) -> float:
         """Return the squared norm of T."""
@@ -319,7 +297,7 @@ class TorchRows:
     # -- products with H -------------------------------------------------------------------------
 
     def _pass(self, n_rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """Go through the rows once; H that is held comes whole unless blocks are asked for."""
+        """Yield blocks of rows with their H; one block if H is a tensor and `n_rows` is None."""
         size = n_rows or (BLOCK_ROWS if callable(self._H) else len(self.T))
         for start in range(0, len(self.T), max(size, 1)):
             rows = slice(start, min(start + size, len(self.T)))
@@ -328,7 +306,7 @@ class TorchRows:
     def _flat(self, B: Tensor) -> Tensor:
         return B.reshape(len(B), -1).to(self.T.dtype).contiguous()
 
-    def _times(self, h: Tensor, weights: Tensor, shape: Any) -> Tensor:
+    def _times(self, h: Tensor, weights: Tensor, shape: Sequence[int]) -> Tensor:
         return (h[:, : self._n_hidden] @ weights).reshape(len(h), *shape[1:])
 
     def _product(self, h: Tensor, D: Tensor) -> Tensor:
@@ -344,13 +322,13 @@ class TorchRows:
         return total
 
     def _residuals(self, X: Array) -> Tensor:
-        weights = self._flat(self.put_one(X))
+        weights = self._flat(on_device(X, self.T))
         parts = [self._times(h, weights, X.shape) - self.T[rows, None] for rows, h in self._pass()]
         return torch.cat(parts)
 
 
 def bring_near(T: Tensor, problem: Problem, omega: Tensor | None, like: Tensor) -> Tensor:
-    """Return T in the precision of `like`, what is too far away for it shortened before."""
+    """Shorten targets that are too large for the precision of `like`, and convert T to it."""
     rows, far = TorchRows(T[:, :0], T, 0, omega), farthest(f"f{like.element_size()}")
     for _ in range(ROUNDS if problem.loss != "squared" else 0):
         rows.bring_within(problem, far * rows.typical_residual(problem))
@@ -358,23 +336,23 @@ def bring_near(T: Tensor, problem: Problem, omega: Tensor | None, like: Tensor) 
 
 
 class _Captured:
-    """A step of one problem as a CUDA graph: one launch instead of some forty.
+    """A step of one problem as a CUDA graph: one launch instead of about forty.
 
-    The graphs (one measures, one does not) work on tensors of their own, to which the iterate is
-    brought after every check. What else a step reads (H, T, E, U, the factor) stays where it is and
-    is only ever overwritten.
+    There are two graphs, with and without `measure`. They read and write tensors of their own, into
+    which the iterate is copied after every check. Everything else that a step reads (H, T, E, U,
+    the factor) keeps its address and is only overwritten.
     """
 
     def __init__(self, step: Callable[..., StepSums | None], rows: TorchRows) -> None:
         self._step, self._rows = step, rows
-        self._graphs: dict[bool, tuple[Any, StepSums | None]] = {}
+        self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, StepSums | None]] = {}
         self._compiled: set[bool] = set()
         self._state: dict[str, Tensor] = {}
 
     def __call__(self, s: Iterate, *, measure: bool) -> StepSums | None:
         if not self._rows.may_capture:
             return self._step(s, measure=measure)
-        if measure not in self._compiled:  # launched once before they are captured, kernels are
+        if measure not in self._compiled:  # kernels must be compiled before they are captured
             self._compiled.add(measure)
             return self._step(s, measure=measure)
         if not self._state:
@@ -389,12 +367,12 @@ class _Captured:
         graph.replay()
         return copy(moves)
 
-    def _capture(self, s: Iterate, measure: bool) -> tuple[Any, StepSums | None]:
-        work = copy(s)  # capturing runs nothing, but the step assigns
+    def _capture(self, s: Iterate, measure: bool) -> tuple[torch.cuda.CUDAGraph, StepSums | None]:
+        work = copy(s)  # capturing computes nothing, but the step assigns
         graph, here = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         aside = torch.cuda.Stream()
         aside.wait_stream(here)
-        # Not torch.cuda.graph, which first collects garbage for longer than a fit may take.
+        # Not torch.cuda.graph: its garbage collection can take longer than a fit.
         with torch.cuda.stream(aside):
             graph.capture_begin()
             moves = self._step(work, measure=measure)
@@ -406,14 +384,14 @@ class _Captured:
 
 
 class DeviceLayer:
-    """A hidden layer with its numbers on a device.
+    """A hidden layer with its weights on a device.
 
     Parameters
     ----------
     layer : HiddenLayer
         The layer.
     like : tensor
-        Inputs are of its precision, and on its device.
+        Has the precision and the device of the inputs.
     """
 
     def __init__(self, layer: HiddenLayer, like: Tensor) -> None:
@@ -424,7 +402,7 @@ class DeviceLayer:
         self._limit = torch.finfo(like.dtype).max ** 0.48
 
     def __call__(self, X: Tensor, out: Tensor | None = None) -> Tensor:
-        """Compute the outputs for (scaled) rows; columns of `out` beyond them are left alone."""
+        """Compute the outputs for (scaled) rows, in the first columns of `out` if it is given."""
         n_inputs, n_outputs = len(self._inputs), len(self._inputs) + len(self._b)
         out = X.new_empty((len(X), n_outputs)) if out is None else out
         for start in range(0, len(X), BLOCK_ROWS):
@@ -437,12 +415,12 @@ class DeviceLayer:
 
 
 def hidden_outputs(layer: HiddenLayer, X: Tensor, out: Tensor | None = None) -> Tensor:
-    """Compute what a hidden layer makes of the (scaled) rows of a tensor."""
+    """Compute the outputs of a hidden layer for (scaled) rows."""
     return DeviceLayer(layer, X)(X, out)
 
 
 def held(layer: HiddenLayer, X: Tensor, omega: Tensor | None = None) -> Tensor:
-    """Return H of scaled rows, times omega, padded with columns of zeros to aligned rows."""
+    """Return H of scaled rows, times omega, with columns of zeros so that its rows are aligned."""
     width = layer.n_outputs
     if X.is_cuda and kernels is not None:
         width = -(-width // kernels.COLUMNS) * kernels.COLUMNS
@@ -476,7 +454,7 @@ def _squares(A: Tensor) -> Tensor:
 
 
 def _within(T: Tensor, problem: Problem, omega: Tensor | None, limit: float) -> Tensor | None:
-    """Shorten what of T has a norm beyond `limit`; None if there is nothing. See `rows.within`."""
+    """Shorten the targets whose norm exceeds `limit`; None if none does."""
     r: Tensor = problem.residual_norms(T)
     limits = torch.full_like(r, limit)
     if omega is not None:

@@ -140,6 +140,8 @@ class ConvergenceDisplay:
             _log_where_positive(axes)
             if self._last() > 300:
                 log_axis(axes.xaxis)
+            else:
+                axes.locator_params(axis="x", integer=True)
         self._legends()
         return self
 

@@ -1,6 +1,7 @@
 """Error measures of multi-target regression, relative to predicting each target's mean."""
 
-from typing import Any, Literal, overload
+from collections.abc import Callable
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -81,8 +82,7 @@ def rrmse(
 
     Examples
     --------
-    >>> from gorelm._compat import check_sample_weight
-    from gorelm.metrics import rrmse
+    >>> from gorelm.metrics import rrmse
     >>> rrmse([[0, 1], [2, 5], [4, 9]], [[0, 5], [2, 5], [4, 5]])
     array([0., 1.])
     """
@@ -168,7 +168,7 @@ def arrmse(
     return rrmse(y_true, y_pred, sample_weight=sample_weight, multioutput="uniform_average")
 
 
-arrmse_scorer: Any = make_scorer(arrmse, greater_is_better=False)
+arrmse_scorer: Callable[..., float] = make_scorer(arrmse, greater_is_better=False)
 """Negated :func:`arrmse`, for the ``scoring`` of scikit-learn's model selection."""
 
 

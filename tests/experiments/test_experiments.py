@@ -290,10 +290,12 @@ def test_status_counts_what_was_planned(tmp_path):
     assert status(out)["to_do"] > 0
 
 
-def test_killed_five_times_and_resumed(tmp_path):
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_killed_and_resumed(kills, tmp_path):
     """Records after kill -9 at random moments are those of an undisturbed run."""
     lines = [
-        'name = "kill"', 'datasets = ["slump", "enb"]', "ratios = [0.0, 0.2]", "repeats = 15",
+        'name = "kill"', 'datasets = ["slump", "enb"]', "ratios = [0.0, 0.2]",
+        f"repeats = {3 * kills}",
         "[common]", "n_hidden = 30",
         "[[methods]]", 'name = "GOR"', 'estimator = "GORELMRegressor"', "params = { lam = 0.1 }",
     ]  # fmt: skip
@@ -302,7 +304,7 @@ def test_killed_five_times_and_resumed(tmp_path):
                "--jobs", "2", "--out"]  # fmt: skip
     rng = np.random.RandomState(0)
     progress = []
-    for _ in range(5):
+    for _ in range(kills):
         process = subprocess.Popen(
             [*command, str(tmp_path / "torn")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -315,9 +317,9 @@ def test_killed_five_times_and_resumed(tmp_path):
         process.kill()
         process.wait()
         progress.append(len(figures(tmp_path / "torn")))
-    assert progress[0] < 60
+    assert progress[0] < 12 * kills
     assert progress == sorted(progress)
     subprocess.run([*command, str(tmp_path / "torn")], check=True, capture_output=True)
     run_experiment(load_config(tmp_path / "kill.toml"), tmp_path / "whole")
     assert figures(tmp_path / "torn") == figures(tmp_path / "whole")
-    assert len(figures(tmp_path / "torn")) == 60
+    assert len(figures(tmp_path / "torn")) == 12 * kills

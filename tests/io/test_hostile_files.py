@@ -532,6 +532,10 @@ def test_a_schema_has_a_largest_size(tmp_path, before_skops):
 # -- any damage at all ---------------------------------------------------------------------------
 
 
+# Twice the examples of the profile in `make test`, hundreds when it is thorough.
+many = settings(max_examples=2 * settings().max_examples if settings().max_examples < 20 else 400)
+
+
 @st.composite
 def damaged(draw, content):
     content = bytearray(content)
@@ -552,7 +556,7 @@ def damaged(draw, content):
     return bytes(content)
 
 
-@settings(max_examples=200)
+@many
 @given(st.data())
 def test_a_damaged_file_is_refused_or_the_same(tmp_path_factory, data):
     content = data.draw(damaged(good_file()[0]))
@@ -572,14 +576,14 @@ def loads_or_is_refused(folder, payload):
     assert isinstance(model, BaseEstimator)
 
 
-@settings(max_examples=100)
+@many
 @given(st.data())
 def test_a_damaged_payload_with_a_right_checksum(tmp_path_factory, data):
     content, start = good_file()
     loads_or_is_refused(tmp_path_factory.getbasetemp(), data.draw(damaged(content[start:])))
 
 
-@settings(max_examples=100)
+@many
 @given(st.data())
 def test_replaced_members(tmp_path_factory, data):
     parts = members()
@@ -608,7 +612,7 @@ def at(value, path):
     return functools.reduce(operator.getitem, path, value)
 
 
-@settings(max_examples=80)
+@many
 @given(st.data())
 def test_altered_nodes(tmp_path_factory, data):
     parts = members()

@@ -43,17 +43,24 @@ def error(model, X, dtype="float64", run=None):
     return np.abs(found - expected).max() / np.abs(expected).max()
 
 
-def layers(cls):
-    if "activation" not in inspect.signature(cls).parameters:
-        return [{}]
-    linked = {"activation": "tanh", "direct_link": True}
-    return [linked, *({"activation": activation} for activation in ACTIVATIONS)]
+LINKED = {"activation": "tanh", "direct_link": True}
+LAYERS = [LINKED, *({"activation": activation} for activation in ACTIVATIONS)]
+OTHERS = [cls for cls in ESTIMATORS if cls is not RELMRegressor]
 
 
-@pytest.mark.parametrize("cls", ESTIMATORS)
-def test_every_estimator_with_every_layer(cls):
+@pytest.mark.parametrize(
+    ("cls", "layers"),
+    [
+        (RELMRegressor, LAYERS),
+        *((cls, [LINKED]) for cls in OTHERS),
+        *(pytest.param(cls, LAYERS[1:], marks=pytest.mark.slow) for cls in OTHERS),
+    ],
+)
+def test_every_estimator_and_layer(cls, layers):
     X, T = rows()
-    for layer in layers(cls):
+    if "activation" not in inspect.signature(cls).parameters:
+        layers = [{}]
+    for layer in layers:
         model = small(cls, **layer).fit(X, T)
         run = runner(model)
         assert error(model, X, run=run) < 1e-10, layer

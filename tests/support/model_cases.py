@@ -29,6 +29,8 @@ SMALL = {
 def small(cls, **options):
     """Return an estimator that is fitted in no time."""
     known = inspect.signature(cls).parameters
+    if "estimator" in known:
+        options = {"estimator": small(gorelm.RELMRegressor), **options}
     return cls(**{name: value for name, value in SMALL.items() if name in known}, **options)
 
 

@@ -14,8 +14,8 @@ import click
 from gorelm.cli.app import FAILED, PATH, Command, Group, listed, printable, say, told_in_one_line
 
 if TYPE_CHECKING:
+    from gorelm.experiments.protocol import RunRecord
     from gorelm.experiments.runner import Status
-    from gorelm.experiments.store import Record
 
 
 @click.group(
@@ -173,7 +173,7 @@ class _Progress:
     def start(self, total: int, there: int) -> None:
         self._task = self._bar.add_task("starting", total=total, completed=there, failed="")
 
-    def record(self, record: Record) -> None:
+    def record(self, record: RunRecord) -> None:
         self._failed += record["status"] == "failed"
         self._bar.update(
             self._task,

@@ -101,17 +101,7 @@ class ConvergenceDisplay:
 
     @classmethod
     def of(cls, estimator: object) -> ConvergenceDisplay:
-        """Return the display of a fitted estimator, not yet plotted; closed forms have no history.
-
-        Parameters
-        ----------
-        estimator : fitted estimator
-            See :meth:`from_estimator`.
-
-        Returns
-        -------
-        display : ConvergenceDisplay
-        """
+        """Return the display of an estimator, not yet plotted; a closed form has no history."""
         check_is_fitted(estimator)
         members = attribute(estimator, "members_")
         models = {"": innermost(estimator)} if members is None else _named_members(members)
@@ -150,6 +140,8 @@ class ConvergenceDisplay:
             _log_where_positive(axes)
             if self._last() > 300:
                 log_axis(axes.xaxis)
+            else:
+                axes.locator_params(axis="x", integer=True)
         self._legends()
         return self
 

@@ -55,18 +55,10 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def panels(
     ax: object, count: int, *, across: int, size: tuple[float, float], sharex: bool = False
 ) -> npt.NDArray[np.object_]:
-    """Return axes to draw on: new ones in a new figure, new ones in the place of one, or the given.
+    """Return `count` axes to draw on, in rows of `across`.
 
-    Parameters
-    ----------
-    ax : matplotlib axes, array of axes or None
-        A single one is divided into `count`.
-    count, across : int
-        Number of axes, and of columns.
-    size : (float, float)
-        Of one of them, in inches, if a figure is made.
-    sharex : bool, default=False
-        Whether new axes have one horizontal axis.
+    None makes a figure with axes of `size` inches; a single axes is divided; as many as are needed
+    are taken as they are. `sharex`: new axes share their horizontal axis.
     """
     down = -(-count // across)
     if ax is None:
@@ -147,16 +139,9 @@ def spans_decades(values: Array, *, factor: float = 30.0) -> bool:
 
 
 def log_axis(axis: XAxis | YAxis, *, base: int = 10, linear_below: float | None = None) -> None:
-    """Make an axis logarithmic, ticks labelled in plain text.
+    """Make an axis logarithmic, once all is drawn; ticks are at powers of `base`, in plain text.
 
-    Parameters
-    ----------
-    axis : matplotlib axis
-        With everything drawn on it.
-    base : int, default=10
-        Of the powers that ticks are at.
-    linear_below : float, optional
-        Values below this are drawn to a linear scale, so that 0 has a place.
+    Values under `linear_below` are drawn to a linear scale, so that 0 has a place.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

@@ -69,24 +69,12 @@ def require(estimator: object, name: str, remedy: str) -> Any:
 
 @dataclass(frozen=True)
 class RowScores:
-    """Outlier scores of all training rows.
+    """Outlier scores of all training rows."""
 
-    Parameters
-    ----------
-    scores : array (N,)
-        NaN: no model scored the row.
-    threshold : float
-        Rows above it are flagged; infinite if nothing stands out.
-    flagged : boolean array (N,)
-        Those rows.
-    unseen : bool
-        Whether the models that scored a row were fitted without it.
-    """
-
-    scores: Array
-    threshold: float
-    flagged: Mask
-    unseen: bool
+    scores: Array  # (N,), NaN: no model scored the row
+    threshold: float  # rows above it are flagged; infinite if nothing stands out
+    flagged: Mask  # (N,)
+    unseen: bool  # whether the models that scored a row were fitted without it
 
 
 def row_scores(estimator: object) -> RowScores:

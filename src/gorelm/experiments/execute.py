@@ -7,19 +7,22 @@ import json
 import platform
 import time
 import warnings
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
+from sklearn.utils import Bunch
 from threadpoolctl import threadpool_limits
 
 from gorelm import estimators
+from gorelm._typing import Array
 from gorelm._version import __version__
 from gorelm.datasets import contaminate, load_mulan
-from gorelm.experiments.protocol import Config, Method, Run
+from gorelm.experiments.protocol import Config, Method, Run, Value
 from gorelm.metrics import arrmse
 
 __all__ = ["execute", "select", "versions"]
@@ -28,8 +31,13 @@ __all__ = ["execute", "select", "versions"]
 _PUBLISHED = {"C": "C", "lambda": "lam", "alpha": "l1_ratio"}
 
 
-def execute(config: Config, run: Run, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Do one run with one BLAS thread; what goes wrong becomes a record too.
+class _Model(Protocol):
+    def fit(self, X: Array, y: Array) -> object: ...
+    def predict(self, X: Array) -> Array: ...
+
+
+def execute(config: Config, run: Run, chosen: dict[str, float]) -> dict[str, Value]:
+    """Do one run with one BLAS thread; an exception becomes a record of a failed run.
 
     Parameters
     ----------
@@ -45,7 +53,7 @@ def execute(config: Config, run: Run, chosen: dict[str, Any]) -> dict[str, Any]:
     record : dict
         With the columns of `gorelm.experiments.store.COLUMNS` that apply.
     """
-    record: dict[str, Any] = {
+    record: dict[str, Value] = {
         "dataset": run.dataset,
         "ratio": run.ratio,
         "method": run.method,
@@ -64,7 +72,7 @@ def execute(config: Config, run: Run, chosen: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _measured(config: Config, run: Run, chosen: dict[str, Any]) -> dict[str, Any]:
+def _measured(config: Config, run: Run, chosen: dict[str, float]) -> dict[str, Value]:
     method = config.method(run.method)
     chosen = dict(chosen)
     seconds_select = chosen.pop("seconds", None)
@@ -73,14 +81,14 @@ def _measured(config: Config, run: Run, chosen: dict[str, Any]) -> dict[str, Any
     T_dirty, planted = contaminate(T, run.ratio, kind=config.kind, random_state=seed)
     model = _make(method, config, {**method.params, **chosen}, run.dataset, run.repeat)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # `converged` tells
+        warnings.simplefilter("ignore", ConvergenceWarning)  # `converged` is in the record
         start = time.perf_counter()
         model.fit(X, T_dirty)
         fitted = time.perf_counter()
     predicted = model.predict(X_test)
     done = time.perf_counter()
     flagged = getattr(model, "outlier_mask_", None)
-    record = {
+    record: dict[str, Value] = {
         "arrmse_train": arrmse(T_dirty, model.predict(X)),
         "arrmse_test": arrmse(T_test, predicted),
         "seconds_select": seconds_select,
@@ -93,7 +101,7 @@ def _measured(config: Config, run: Run, chosen: dict[str, Any]) -> dict[str, Any
         "n_rows": len(X),
         "n_features": X.shape[1],
         "n_targets": T.shape[1],
-        "params": json.dumps({**method.params, **chosen, **_found(model)}, default=str),
+        "params": json.dumps(method.params | chosen | _found(model), default=str),
     }
     if flagged is not None and planted.any():
         record["outlier_recall"] = float(flagged[planted].mean())
@@ -101,7 +109,7 @@ def _measured(config: Config, run: Run, chosen: dict[str, Any]) -> dict[str, Any
     return record
 
 
-def select(config: Config, dataset: str, method_name: str) -> dict[str, Any]:
+def select(config: Config, dataset: str, method_name: str) -> dict[str, float]:
     """Choose the parameters of a method for a data set, as the configuration says.
 
     Returns
@@ -119,7 +127,7 @@ def select(config: Config, dataset: str, method_name: str) -> dict[str, Any]:
     # Folds and layer are the data set's, so that methods are searched for alike.
     folds = KFold(config.selection.folds, shuffle=True, random_state=config.seed_of(dataset, "cv"))
     options |= {"cv": folds, "scoring": config.selection.scoring}
-    searching = Method(method.name, method.search["estimator"], options)
+    searching = Method(method.name, str(method.search["estimator"]), options)
     model = _make(searching, config, options, dataset, 0)
     start = time.perf_counter()
     with threadpool_limits(1), warnings.catch_warnings():
@@ -128,7 +136,7 @@ def select(config: Config, dataset: str, method_name: str) -> dict[str, Any]:
     return {**_found(model), "seconds": time.perf_counter() - start}
 
 
-def published_choice(dataset: str, method: str) -> dict[str, Any]:
+def published_choice(dataset: str, method: str) -> dict[str, float]:
     """Return the parameters that the paper chose."""
     from gorelm.experiments.published import published_parameters
 
@@ -142,7 +150,7 @@ def published_choice(dataset: str, method: str) -> dict[str, Any]:
     return {_PUBLISHED[row["name"]]: row["value"] for row in rows}
 
 
-def _split(config: Config, dataset: str, repeat: int) -> tuple[Any, Any, Any, Any]:
+def _split(config: Config, dataset: str, repeat: int) -> tuple[Array, Array, Array, Array]:
     data = _load(dataset)
     rng = np.random.RandomState(config.seed_of(dataset, repeat, "split"))
     rows = rng.permutation(len(data.data))
@@ -151,26 +159,29 @@ def _split(config: Config, dataset: str, repeat: int) -> tuple[Any, Any, Any, An
 
 
 @lru_cache(maxsize=2)
-def _load(dataset: str) -> Any:
+def _load(dataset: str) -> Bunch:
     return load_mulan(dataset)
 
 
-def _make(method: Method, config: Config, params: dict[str, Any], dataset: str, repeat: int) -> Any:
-    """Make an estimator; what is common is given where there is a parameter of the name."""
+def _make(
+    method: Method, config: Config, params: Mapping[str, object], dataset: str, repeat: int
+) -> _Model:
+    """Make an estimator; parameters common to the experiment are passed if it has them."""
     cls = getattr(estimators, method.estimator)
     known = inspect.signature(cls).parameters
     common = {name: value for name, value in config.common.items() if name in known}
     seed = config.seed_of(dataset, repeat, "layer")
-    return cls(**{**common, "random_state": seed, **params})
+    model: _Model = cls(**{**common, "random_state": seed, **params})
+    return model
 
 
-def _found(model: Any) -> dict[str, Any]:
+def _found(model: object) -> dict[str, float]:
     """Return what an estimator chose by itself."""
     found = {name: getattr(model, f"{name}_", None) for name in ("C", "lam", "l1_ratio")}
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _number(model: Any, name: str) -> float | None:
+def _number(model: object, name: str) -> float | None:
     value = getattr(model, name, None)
     return None if value is None else float(value)
 

@@ -6,16 +6,20 @@ import difflib
 import re
 import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gorelm.datasets.contamination import CONTAMINATIONS
 
-__all__ = ["Config", "Method", "Run", "Selection", "load_config"]
+__all__ = ["Config", "Method", "Run", "RunRecord", "Selection", "Value", "load_config"]
+
+# What a run leaves behind: text, numbers, and None for what is unknown, by their names.
+Value: TypeAlias = str | float | None
+RunRecord: TypeAlias = Mapping[str, Value]
 
 MODES = ("published", "search", "none")
 QUICK_SETS = ("andro", "edm", "enb", "jura", "slump")
@@ -28,8 +32,8 @@ class Method:
 
     name: str
     estimator: str
-    params: dict[str, Any] = field(default_factory=dict)
-    search: dict[str, Any] = field(default_factory=dict)  # the CV estimator and its parameters
+    params: dict[str, object] = field(default_factory=dict)
+    search: dict[str, object] = field(default_factory=dict)  # the CV estimator and its parameters
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Run:
-    """One fit: what a record is about."""
+    """One fit of the experiment: the key of its record."""
 
     dataset: str
     ratio: float
@@ -66,7 +70,7 @@ class Config:
     repeats: int
     methods: tuple[Method, ...]
     selection: Selection = Selection()
-    common: dict[str, Any] = field(default_factory=dict)
+    common: dict[str, object] = field(default_factory=dict)
     test_size: float = 1 / 3
     kind: str = "rows"
     seed: int = 0
@@ -120,7 +124,7 @@ class Config:
         return config
 
     def check(self) -> None:
-        """Raise ValueError where the experiment makes no sense."""
+        """Raise ValueError if the experiment cannot be run as declared."""
         for name in ("datasets", "ratios", "methods"):
             if not getattr(self, name):
                 raise ValueError(f"{self.name}: {name} is empty")
@@ -140,9 +144,9 @@ class Config:
                 raise ValueError(f"{self.name}: something occurs twice in {what}: {names}")
         self._check_common()
         for method in self.methods:
-            _estimator_named(method.estimator, method.name)
+            _check_estimator(method.estimator, method.name)
             if method.search:
-                _estimator_named(method.search.get("estimator", ""), f"{method.name}'s search")
+                _check_estimator(str(method.search.get("estimator", "")), f"{method.name}'s search")
             elif self.selection.mode == "search" and not _chooses_itself(method.estimator):
                 raise ValueError(f"{method.name} has no search, and selection.mode is 'search'")
 
@@ -174,7 +178,7 @@ def load_config(source: str | Path) -> Config:
     Raises
     ------
     ValueError
-        If it is no TOML, has unknown keys, or makes no sense.
+        If it is no TOML, has unknown keys, or cannot be run as declared.
     FileNotFoundError
         If there is no such file or name.
     """
@@ -223,7 +227,7 @@ def _method_of(entry: dict[str, Any]) -> Method:
     return Method(**entry, search=search)
 
 
-def _expanded(value: Any) -> Any:
+def _expanded(value: object) -> object:
     """Turn "2^-20..2^20" into the powers from the one to the other."""
     if isinstance(value, str) and (match := re.fullmatch(r"2\^(-?\d+)\.\.2\^(-?\d+)", value)):
         first, last = map(int, match.groups())
@@ -236,7 +240,7 @@ def _chooses_itself(estimator: str) -> bool:
     return "CV" in estimator or estimator in ("RobustELMRegressor", "ELMRegressor")
 
 
-def _estimator_named(name: str, whose: str) -> None:
+def _check_estimator(name: str, whose: str) -> None:
     from gorelm import estimators
 
     if name not in estimators.__all__:

@@ -15,15 +15,15 @@ from typing import TypeAlias, TypedDict, TypeVar
 
 from gorelm._processes import end_with
 from gorelm.experiments.execute import execute, select
-from gorelm.experiments.protocol import Config, Run
-from gorelm.experiments.store import Record, Store
+from gorelm.experiments.protocol import Config, Run, RunRecord
+from gorelm.experiments.store import Store
 
 __all__ = ["Status", "run_experiment", "status"]
 
 L = TypeVar("L")
 R = TypeVar("R")
-Report: TypeAlias = Callable[[Record], None]
-Params: TypeAlias = dict[str, object]
+Report: TypeAlias = Callable[[RunRecord], None]
+Params: TypeAlias = dict[str, float]
 Call: TypeAlias = tuple[Callable[..., R], tuple[object, ...], L]  # function, arguments, label
 # Fits that a worker does before it is replaced: what libraries leak stays bounded.
 _RUNS_PER_WORKER = 200
@@ -88,7 +88,7 @@ def run_experiment(
         if on_start is not None:
             on_start(len(runs), len(runs) - len(pending))
 
-        def keep(record: Record) -> None:
+        def keep(record: RunRecord) -> None:
             store.put(record)
             if on_record is not None:
                 on_record(record)
@@ -169,7 +169,7 @@ def _selected(config: Config, dataset: str, method: str) -> tuple[Params | None,
         return None, f"{type(error).__name__}: {error}"
 
 
-def _lost(config: Config, run: Run) -> Record:
+def _lost(config: Config, run: Run) -> RunRecord:
     return {
         **asdict(run),
         "config": config.name,

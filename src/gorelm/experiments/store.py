@@ -7,14 +7,11 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from gorelm.experiments.protocol import Run
+from gorelm.experiments.protocol import Run, RunRecord
 
-__all__ = ["COLUMNS", "KEY", "Busy", "Record", "Store"]
-
-# What SQLite keeps of a run, by the name of the column.
-Record: TypeAlias = dict[str, str | int | float | None]
+__all__ = ["COLUMNS", "KEY", "Busy", "Store"]
 
 KEY = ("dataset", "ratio", "method", "repeat")
 COLUMNS = (
@@ -81,7 +78,7 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def put(self, record: Record) -> None:
+    def put(self, record: RunRecord) -> None:
         """Write a record down for good; one of the same run that failed is replaced."""
         values = [record.get(name) for name in COLUMNS]
         marks = ", ".join("?" * len(COLUMNS))
@@ -93,7 +90,7 @@ class Store:
             )
             self._db.execute(f"INSERT INTO runs ({', '.join(COLUMNS)}) VALUES ({marks})", values)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[RunRecord]:
         """Return all records, in the order of their keys."""
         rows = self._db.execute(f"SELECT {', '.join(COLUMNS)} FROM runs ORDER BY {', '.join(KEY)}")
         return [dict(zip(COLUMNS, row, strict=True)) for row in rows]

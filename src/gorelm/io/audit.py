@@ -15,12 +15,15 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from importlib import import_module
+from types import FunctionType
+from typing import Any, TypeAlias
 from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 __all__ = ["SCHEMA", "Refused", "allowed_types", "audit", "schema_for_file"]
 
@@ -28,8 +31,8 @@ SCHEMA = "schema.json"
 LARGEST_SCHEMA = 32 * 2**20  # bytes; parsed, hostile JSON takes up to twenty times as much
 _OLDEST_PROTOCOL = 2  # older ones of skops name functions where this audit does not look
 
-# Parts of pipelines around a model. Nothing in them, given wrong arrays, leaves Python and NumPy as
-# compiled trees and support vector machines would.
+# Parts of pipelines around a model. With wrong arrays they raise exceptions, whereas compiled trees
+# and support vector machines read beyond the arrays.
 _SKLEARN_PACKAGES = (
     "sklearn.compose",
     "sklearn.decomposition",
@@ -63,11 +66,12 @@ _SKLEARN_PARTS = {
     "sklearn.metrics._scorer._Scorer",
 }
 
-Node = dict[str, Any]
+Content: TypeAlias = tuple[object, ...]
+Node: TypeAlias = dict[str, Any]  # parsed JSON
 
 
 class Refused(Exception):
-    """A file or a model holds what it may not; `where` and `what` say so."""
+    """A file or a model holds `what` at `where`, which it may not."""
 
     def __init__(self, where: str, what: str) -> None:
         super().__init__(f"{where}: {what}")
@@ -147,11 +151,16 @@ def schema_for_file(schema: bytes) -> bytes:
 
 
 def _sklearn_estimators() -> Iterator[type]:
-    from sklearn.utils import all_estimators
-
-    for _, kind in all_estimators():
-        if kind.__module__.startswith(_SKLEARN_PACKAGES):
-            yield kind
+    # Not by `all_estimators`, which imports all of scikit-learn: two seconds.
+    for package in _SKLEARN_PACKAGES:
+        for name, kind in vars(import_module(package)).items():
+            if (
+                inspect.isclass(kind)
+                and issubclass(kind, BaseEstimator)
+                and kind.__module__.startswith(package)
+                and not (inspect.isabstract(kind) or name.startswith("_"))
+            ):
+                yield kind
 
 
 def _splitters() -> list[type]:
@@ -160,7 +169,7 @@ def _splitters() -> list[type]:
     return [getattr(model_selection, name) for name in _SPLITTERS]
 
 
-def _functions() -> Iterator[Callable[..., Any]]:
+def _functions() -> Iterator[FunctionType]:
     """Yield functions that pipelines hold to score by and to select features by."""
     from sklearn import feature_selection
     from sklearn import metrics as sklearn_metrics
@@ -178,39 +187,23 @@ def _ufuncs() -> set[str]:
     return {f"numpy.{name}" for name in dir(np) if isinstance(getattr(np, name), np.ufunc)}
 
 
-def _name_of(thing: Any) -> str:
+def _name_of(thing: type | FunctionType) -> str:
     return f"{thing.__module__}.{thing.__name__}"
 
 
 def audit(archive: ZipFile) -> tuple[bytes, set[str]]:
     """Check an archive: each type in it must be in `allowed_types` for its loader.
 
-    Parameters
-    ----------
-    archive : ZipFile
-        What skops wrote, or somebody claims that it did.
-
-    Returns
-    -------
-    schema : bytes
-        The tree of nodes, with the modules in which this version has gorelm's classes. It is what
-        was checked, and so what skops should read.
-    names : set of str
-        The names of all types in it, for skops to trust.
-
-    Raises
-    ------
-    Refused
-        If something in it is not allowed.
-    Exception
-        Any other, if it is not what skops writes.
+    Returns the tree of nodes as it was checked, with the modules in which this version has gorelm's
+    classes, for skops to read; and the names of all types in it, for skops to trust. Raises
+    `Refused` if something is not allowed, and other exceptions if skops did not write it.
     """
     schema = _schema_of(archive)
     protocol = schema["protocol"]
     if type(protocol) is not int or protocol < _OLDEST_PROTOCOL:
         raise Refused(SCHEMA, f"protocol {protocol!r} of skops")
     tree = _Tree()
-    tree.look_at(schema, str(schema["__class__"]))
+    tree.check(schema, str(schema["__class__"]))
     if sorted(tree.arrays | {SCHEMA}) != sorted(archive.namelist()):
         raise Refused("archive", "members that no node names, or nodes without their member")
     for file in tree.arrays:
@@ -238,15 +231,15 @@ def _size_of(archive: ZipFile) -> int:
 
 
 class _Tree:
-    """The nodes looked at so far: what those of an id say, and the members that hold arrays."""
+    """The nodes checked so far: the content of each id, and the members that hold arrays."""
 
     def __init__(self) -> None:
-        self._said: dict[int, Any] = {}
+        self._contents: dict[int, Content] = {}
         self.arrays: set[str] = set()
         self.types: set[str] = set()
 
-    def look_at(self, node: Node, where: str) -> tuple[Any, ...]:
-        """Check a node and all below it; returns what it says apart from ids."""
+    def check(self, node: Node, where: str) -> Content:
+        """Check a node and all below it; returns its content without ids."""
         loader, kind = node["__loader__"], f"{node['__module__']}.{node['__class__']}"
         if kind not in allowed_types().get(loader, ()):
             raise Refused(where, kind)
@@ -261,12 +254,12 @@ class _Tree:
             self.arrays.add(node["file"])
         elif loader in _CHECKS:
             _CHECKS[loader](node, where)
-        below = tuple(self.look_at(child, where + step) for step, child in _children(node, loader))
-        said = (loader, kind, below or repr(node.get("content")))
-        # skops makes the first node of an id and puts it wherever the id comes again.
-        if self._said.setdefault(number, said) != said:
+        below = tuple(self.check(child, where + step) for step, child in _children(node, loader))
+        content: Content = (loader, kind, below or repr(node.get("content")))
+        # skops makes an object of the first node of an id and uses it for all others of that id.
+        if self._contents.setdefault(number, content) != content:
             raise Refused(where, "two objects of one id")
-        return said
+        return content
 
 
 def _children(node: Node, loader: str) -> Iterator[tuple[str, Node]]:
@@ -304,7 +297,7 @@ def _check_object_array(node: Node, where: str) -> None:
 
 
 def _check_position(node: Node, where: str) -> None:
-    """Refuse a random state that would read beyond its 624 words (NumPy does not look)."""
+    """Refuse a random state that would read beyond its 624 words; NumPy does not check."""
     written = node["content"]["content"]["state"]["content"]["pos"]
     position = json.loads(written["content"]) if written["__loader__"] == "JsonNode" else None
     if type(position) is not int or not 0 <= position <= 624:

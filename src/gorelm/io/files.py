@@ -1,4 +1,4 @@
-"""Models in files, without pickle: a file is data, and loading it runs nothing that is in it.
+"""Models in files, without pickle: a file is data, and loading it runs no code from it.
 
 A file is two lines of text and a payload::
 
@@ -21,6 +21,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from zipfile import ZipFile
 
@@ -45,7 +46,7 @@ class ModelFileError(ValueError):
     """A file is no model of gorelm's, or a model cannot be put into one."""
 
 
-def save(model: Any, path: str | os.PathLike[str]) -> Path:
+def save(model: BaseEstimator, path: str | os.PathLike[str]) -> Path:
     """Write a fitted model to a file from which :func:`load` makes it again, to the bit.
 
     Parameters
@@ -149,18 +150,19 @@ def load(path: str | os.PathLike[str]) -> Any:
 # -- the payload ---------------------------------------------------------------------------------
 
 
-def _skops() -> Any:
+def _skops() -> ModuleType:
     try:
         import skops.io
     except ImportError as error:
         raise ImportError(
             'saving and loading models needs skops: pip install "gorelm[io]"'
         ) from error
-    return skops
+    module: ModuleType = skops
+    return module
 
 
-def _packed(model: Any) -> bytes:
-    """Return what skops makes of a model, once it is known that it can be loaded."""
+def _packed(model: BaseEstimator) -> bytes:
+    """Return a model as skops writes it, after the audit that a reader does."""
     name, skops = type(model).__name__, _skops()
     try:
         payload = skops.io.dumps(model)
@@ -204,7 +206,7 @@ def _unpacked(payload: bytes) -> BaseEstimator:
     return model
 
 
-def _without_callbacks(model: Any) -> Any:
+def _without_callbacks(model: BaseEstimator) -> BaseEstimator:
     """Return the model, or a copy of it whose estimators have no callback."""
     callbacks = [_callback_of(part) for part in _estimators(model, set())]
     if all(callback is None for callback in callbacks):
@@ -215,7 +217,7 @@ def _without_callbacks(model: Any) -> Any:
         UserWarning,
         stacklevel=3,
     )
-    # What a callback drags along need not bear to be copied.
+    # A callback may refer to what cannot be copied.
     model = copy.deepcopy(model, {id(callback): callback for callback in callbacks})
     for part in _estimators(model, set()):
         if _callback_of(part) is not None:
@@ -223,11 +225,11 @@ def _without_callbacks(model: Any) -> Any:
     return model
 
 
-def _callback_of(part: BaseEstimator) -> Any:
+def _callback_of(part: BaseEstimator) -> object:
     return getattr(part, "callback", None) if type(part).__module__.startswith("gorelm.") else None
 
 
-def _estimators(value: Any, seen: set[int]) -> Iterator[BaseEstimator]:
+def _estimators(value: object, seen: set[int]) -> Iterator[BaseEstimator]:
     """Yield all estimators in an estimator, itself included."""
     if id(value) in seen:
         return
@@ -258,8 +260,8 @@ def _other_versions(header: dict[str, str]) -> str:
     return f" It was written with {_quotable(', '.join(other))}: load it there." if other else ""
 
 
-def _quotable(text: Any) -> str:
-    """Return what a file says, short and without what would play tricks on a terminal."""
+def _quotable(text: object) -> str:
+    """Return text from a file, cut off and without control characters of terminals."""
     return "".join(c if c.isprintable() else "?" for c in str(text)[:300])
 
 

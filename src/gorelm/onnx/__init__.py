@@ -1,4 +1,4 @@
-"""Fitted models as ONNX graphs, for runtimes other than Python's."""
+"""Fitted models as ONNX graphs, for runtimes other than Python."""
 
 from gorelm.onnx.export import export_onnx, to_onnx
 

@@ -1,4 +1,4 @@
-"""Models as ONNX graphs, for runtimes other than Python's.
+"""Fitted models as ONNX graphs, for runtimes other than Python.
 
 The graph does what `predict` does, in its order: inputs scaled and kept within bounds, hidden
 layer, output weights, targets unscaled. Only operators that onnxruntime has for float64 are used.
@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable
 from functools import singledispatch
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.pipeline import Pipeline
@@ -24,18 +24,23 @@ from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
 from gorelm._files import write_whole
+from gorelm._typing import Array
 from gorelm._version import __version__
 from gorelm.estimators._base import BaseELM
 from gorelm.estimators.robust import FARTHEST_INPUT, RobustELMRegressor
-from gorelm.onnx.graph import DOUBLE, Graph
+from gorelm.onnx.graph import DOUBLE, Graph, Shape
 from gorelm.onnx.steps import write_columns, write_steps
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 __all__ = ["export_onnx", "to_onnx"]
 
-DType = Literal["float64", "float32"]
+Precision: TypeAlias = Literal["float64", "float32"]
+Regressor: TypeAlias = BaseELM | RobustELMRegressor
 
 
-def to_onnx(model: Any, dtype: DType = "float64") -> Any:
+def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
     """Return a fitted model as one ONNX graph, from raw inputs to targets in their own units.
 
     Parameters
@@ -61,7 +66,7 @@ def to_onnx(model: Any, dtype: DType = "float64") -> Any:
     Raises
     ------
     TypeError
-        If the model, or a step of a pipeline, has no counterpart here.
+        If there is no converter for the model or for a step of its pipeline.
 
     Notes
     -----
@@ -82,7 +87,7 @@ def to_onnx(model: Any, dtype: DType = "float64") -> Any:
     check_is_fitted(model)
     outputs, regressor = _outputs(model, graph, None)
     y = graph.cast(outputs, graph.dtype)
-    shape: list[Any] = ["N", len(regressor._target_scaling.scale)]
+    shape: Shape = ["N", len(regressor._target_scaling.scale)]
     if regressor._one_target:
         y, shape = graph("Squeeze", y, np.array([1])), shape[:1]
     return graph.finish(
@@ -90,7 +95,7 @@ def to_onnx(model: Any, dtype: DType = "float64") -> Any:
     )
 
 
-def export_onnx(model: Any, path: str | os.PathLike[str], dtype: DType = "float64") -> Path:
+def export_onnx(model: object, path: str | os.PathLike[str], dtype: Precision = "float64") -> Path:
     """Write a fitted model to an ONNX file.
 
     Parameters
@@ -116,7 +121,7 @@ def _checked(dtype: str) -> str:
     return dtype
 
 
-def _metadata(model: Any, regressor: Any, graph: Graph) -> dict[str, str]:
+def _metadata(model: object, regressor: Regressor, graph: Graph) -> dict[str, str]:
     about = {"gorelm_version": __version__, "estimator": type(regressor).__name__}
     for key, names in (
         ("feature_names", getattr(model, "feature_names_in_", None)),
@@ -132,11 +137,11 @@ def _metadata(model: Any, regressor: Any, graph: Graph) -> dict[str, str]:
 
 
 @singledispatch
-def _outputs(model: Any, graph: Graph, x: str | None) -> tuple[str, Any]:
-    """Add a model to a graph; returns its outputs and the regressor that they come from.
+def _outputs(model: object, graph: Graph, x: str | None) -> tuple[str, Regressor]:
+    """Add a model to a graph; returns the name of its outputs, and its regressor.
 
-    Without the name of its inputs it adds these, too. An estimator that does what a pipeline does
-    says so by a method `_as_pipeline`.
+    `x` is the name of its inputs; with None the inputs are added, too. An estimator that is a
+    pipeline under another name returns that pipeline by a method `_as_pipeline`.
     """
     if hasattr(model, "_as_pipeline"):
         return _outputs(model._as_pipeline(), graph, x)
@@ -146,12 +151,12 @@ def _outputs(model: Any, graph: Graph, x: str | None) -> tuple[str, Any]:
     )
 
 
-def _all_inputs(model: Any, graph: Graph) -> str:
+def _all_inputs(model: BaseEstimator, graph: Graph) -> str:
     return graph.input("X", graph.dtype, int(model.n_features_in_))
 
 
 @_outputs.register
-def _(model: Pipeline, graph: Graph, x: str | None) -> tuple[str, Any]:
+def _(model: Pipeline, graph: Graph, x: str | None) -> tuple[str, Regressor]:
     *steps, (_, regressor) = model.steps
     if x is None and steps and isinstance(steps[0][1], ColumnTransformer):
         x, graph.numbers = write_columns(graph, steps.pop(0)[1])
@@ -159,20 +164,21 @@ def _(model: Pipeline, graph: Graph, x: str | None) -> tuple[str, Any]:
     return _outputs(regressor, graph, x)
 
 
-@_outputs.register(GridSearchCV)
-@_outputs.register(RandomizedSearchCV)
-def _(model: Any, graph: Graph, x: str | None) -> tuple[str, Any]:
+@_outputs.register
+def _(
+    model: GridSearchCV | RandomizedSearchCV, graph: Graph, x: str | None
+) -> tuple[str, Regressor]:
     return _outputs(model.best_estimator_, graph, x)
 
 
 @_outputs.register
-def _(model: BaseELM, graph: Graph, x: str | None) -> tuple[str, Any]:
+def _(model: BaseELM, graph: Graph, x: str | None) -> tuple[str, Regressor]:
     x = x or _all_inputs(model, graph)
     return _network(graph, model, x, model._target_scaling), model
 
 
 @_outputs.register
-def _(model: RobustELMRegressor, graph: Graph, x: str | None) -> tuple[str, Any]:
+def _(model: RobustELMRegressor, graph: Graph, x: str | None) -> tuple[str, Regressor]:
     x = x or _all_inputs(model, graph)
     x = _scaled(graph, model._input_scaling, graph.cast(x, DOUBLE))
     x = graph("Clip", x, -FARTHEST_INPUT, FARTHEST_INPUT)
@@ -182,10 +188,10 @@ def _(model: RobustELMRegressor, graph: Graph, x: str | None) -> tuple[str, Any]
 
 
 def _network(graph: Graph, model: BaseELM, x: str, targets: Scaling) -> str:
-    """Add a network whose targets are unscaled so.
+    """Add a network and the scaling of its outputs back to the units of the targets.
 
-    The scaling is in the weights: onnxruntime would join a product with a single number to the
-    matrix product before it, and round that number to float32.
+    The scaling is part of the weights: onnxruntime would fuse a product with a single number into
+    the matrix product before it, and round that number to float32.
     """
     H = _hidden(graph, model.hidden_, _scaled(graph, model._input_scaling, x))
     y = graph("MatMul", graph.cast(H, DOUBLE), model.coef_ * targets.scale)
@@ -197,7 +203,7 @@ def _network(graph: Graph, model: BaseELM, x: str, targets: Scaling) -> str:
 
 def _scaled(graph: Graph, scaling: Scaling, x: str) -> str:
     dtype = graph.dtype_of(x)
-    limit = float(np.finfo(dtype).max) ** 0.48
+    limit = float(np.finfo(str(dtype)).max) ** 0.48
     x = graph("Div", graph.cast(x, DOUBLE), scaling.scale)
     x = graph("Sub", x, scaling.centre / scaling.scale)
     return graph.cast(graph("Clip", x, -limit, limit), dtype)
@@ -226,7 +232,7 @@ def _hidden(graph: Graph, layer: HiddenLayer, x: str) -> str:
 
 
 def _softplus(graph: Graph, Z: str) -> str:
-    """max(z, 0) + log(1 + exp(−|z|)), which nothing overflows."""
+    """max(z, 0) + log(1 + exp(−|z|)): no exponential overflows."""
     tail = graph("Exp", graph("Neg", graph("Abs", Z)))
     return graph("Add", graph("Max", Z, 0.0), graph("Log", graph("Add", tail, 1.0)))
 
@@ -235,7 +241,7 @@ def _hardlim(graph: Graph, Z: str) -> str:
     return graph("Where", graph("GreaterOrEqual", Z, 0.0), 1.0, 0.0)
 
 
-def _gaussian(graph: Graph, D2: str, w: npt.NDArray[np.float64]) -> str:
+def _gaussian(graph: Graph, D2: str, w: Array) -> str:
     return graph("Exp", graph("Div", D2, -np.maximum(w * w, np.finfo(w.dtype).tiny)))
 
 

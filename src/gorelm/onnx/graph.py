@@ -1,19 +1,30 @@
-"""An ONNX graph that is being written: inputs, nodes and constants."""
+"""A graph of ONNX under construction: inputs, nodes and constants."""
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["DOUBLE", "TEXT", "Graph", "import_onnx"]
+from gorelm._typing import Array
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+__all__ = ["DOUBLE", "TEXT", "DType", "Graph", "Shape", "import_onnx"]
+
+DType: TypeAlias = np.dtype[np.generic]
+Shape: TypeAlias = list[str | int]  # a name stands for any length
+Operand: TypeAlias = str | float | npt.NDArray[np.generic]  # the name of a tensor, or a constant
 
 DOUBLE = np.dtype(np.float64)
-TEXT = np.dtype(object)  # ONNX's strings, to its helpers
-OPSET, ML_OPSET, IR_VERSION = 17, 3, 8  # of 2022: runtimes since then read them
+TEXT = np.dtype(object)  # the type that ONNX's helpers take for strings
+OPSET, ML_OPSET, IR_VERSION = 17, 3, 8  # of 2022; runtimes since then read them
 
 
-def import_onnx() -> Any:
+def import_onnx() -> ModuleType:
     """Return the library, or say how to get it."""
     try:
         import onnx
@@ -25,16 +36,16 @@ def import_onnx() -> Any:
 class Graph:
     """A graph for numbers of type `dtype`; calling it adds a node."""
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
+    def __init__(self, dtype: DType) -> None:
         self.dtype = dtype
         self.numbers: list[str] | None = None  # names of X's columns, where others are inputs too
         self._onnx = import_onnx()
-        self._inputs: list[Any] = []
-        self._nodes: list[Any] = []
-        self._constants: list[Any] = []
-        self._dtypes: dict[str, np.dtype[Any]] = {}
+        self._inputs: list[ValueInfoProto] = []
+        self._nodes: list[NodeProto] = []
+        self._constants: list[TensorProto] = []
+        self._dtypes: dict[str, DType] = {}
 
-    def input(self, name: str, dtype: np.dtype[Any], width: int) -> str:
+    def input(self, name: str, dtype: DType, width: int) -> str:
         """Add an input of shape (N, width)."""
         if name in self._dtypes or name == "y":
             raise TypeError(f"two tensors of the graph would be named {name!r}: rename the column")
@@ -42,12 +53,13 @@ class Graph:
         self._dtypes[name] = dtype
         return name
 
-    def __call__(self, op: str, *inputs: Any, **attributes: Any) -> str:
-        """Add a node; inputs are names, or constants that take the type of the first.
+    def __call__(self, op: str, *inputs: Operand, **attributes: object) -> str:
+        """Add a node and return the name of its output.
 
-        The name of a comparison stands for the type of what it compares.
+        Constants take the type of the first input, which must be a name. The output is taken to be
+        of that type, too; for a comparison this is the type of what it compares.
         """
-        dtype = self._dtypes[inputs[0]]
+        dtype = self._dtypes[str(inputs[0])]
         names = [self._named(value, dtype) for value in inputs]
         name = f"{op}/{len(self._nodes)}"
         self._nodes.append(self._onnx.helper.make_node(op, names, [name], **attributes))
@@ -61,7 +73,7 @@ class Graph:
         self._dtypes[encoded] = np.dtype(np.float32)
         return self.cast(self("Squeeze", encoded, np.array([1])), DOUBLE)
 
-    def distances(self, x: str, centres: np.ndarray[Any, Any]) -> str:
+    def distances(self, x: str, centres: Array) -> str:
         """Add ‖x − c‖₁ of every row and centre, row after row: (N, centres), float64."""
         helper = self._onnx.helper
         row, difference, sizes, distances = (
@@ -77,12 +89,12 @@ class Graph:
             helper.make_node("ReduceSum", [sizes, axis], [distances], keepdims=0),
         ]
         each_row = helper.make_graph(body, "distances", [one], [out])
-        # onnxruntime cannot scan no rows at all: there is always one more.
+        # onnxruntime cannot scan zero rows: one is added, and its result is cut off.
         rows = self("Concat", self.cast(x, DOUBLE), np.zeros((1, centres.shape[1])), axis=0)
         D = self("Scan", rows, body=each_row, num_scan_inputs=1)
         return self("Slice", D, np.array([0]), np.array([-1]))
 
-    def cast(self, x: str, dtype: np.dtype[Any]) -> str:
+    def cast(self, x: str, dtype: DType) -> str:
         """Return x as another type."""
         if self._dtypes[x] == dtype:
             return x
@@ -90,16 +102,16 @@ class Graph:
         self._dtypes[name] = dtype
         return name
 
-    def dtype_of(self, x: str) -> np.dtype[Any]:
+    def dtype_of(self, x: str) -> DType:
         """Return the type of a tensor."""
         return self._dtypes[x]
 
-    def finish(self, shape: list[Any], name: str, version: str, metadata: dict[str, str]) -> Any:
-        """Return the model whose output `y`, of a shape, is what the last node gives."""
+    def finish(self, shape: Shape, name: str, version: str, metadata: dict[str, str]) -> ModelProto:
+        """Return the model; its output `y` is that of the last node, of a shape."""
         onnx, helper = self._onnx, self._onnx.helper
         self._nodes[-1].output[0] = "y"
         output = self._info("y", self.dtype, shape)
-        proto = helper.make_model(
+        proto: ModelProto = helper.make_model(
             helper.make_graph(self._nodes, name, self._inputs, [output], self._constants),
             producer_name="gorelm",
             producer_version=version,
@@ -114,11 +126,12 @@ class Graph:
         onnx.checker.check_model(proto, full_check=True)
         return proto
 
-    def _info(self, name: str, dtype: np.dtype[Any], shape: list[Any]) -> Any:
+    def _info(self, name: str, dtype: DType, shape: Shape) -> ValueInfoProto:
         kind = self._onnx.helper.np_dtype_to_tensor_dtype(dtype)
-        return self._onnx.helper.make_tensor_value_info(name, kind, shape)
+        info: ValueInfoProto = self._onnx.helper.make_tensor_value_info(name, kind, shape)
+        return info
 
-    def _named(self, value: Any, dtype: np.dtype[Any]) -> str:
+    def _named(self, value: Operand, dtype: DType) -> str:
         if isinstance(value, str):
             return value
         array = np.asarray(value)

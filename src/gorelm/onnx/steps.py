@@ -1,8 +1,8 @@
 """Steps of scikit-learn pipelines as nodes of ONNX graphs.
 
-Scalers and imputers are written as what they do. Encoders of categories, with the imputers before
-them, are asked what they make of every category, of a missing value and of one that they do not
-know; the graph looks the answers up.
+Scalers and imputers become the arithmetic that they do. Encoders of categories, with the steps
+around them, are called with every category, with a missing value and with an unknown category; the
+graph looks the results up. Why not skl2onnx: docs/results/ablation.md.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
@@ -36,7 +37,8 @@ __all__ = ["write_columns", "write_steps"]
 
 _ENCODERS = (OneHotEncoder, OrdinalEncoder, TargetEncoder)
 
-Steps = list[tuple[str, Any]]
+Steps: TypeAlias = list[tuple[str, BaseEstimator | str | None]]  # text and None: passthrough
+Category: TypeAlias = str | float | None
 
 
 def write_steps(graph: Graph, steps: Steps, x: str) -> str:
@@ -51,7 +53,7 @@ def write_steps(graph: Graph, steps: Steps, x: str) -> str:
     return x
 
 
-def _unknown(name: str, step: Any) -> TypeError:
+def _unknown(name: str, step: object) -> TypeError:
     known = ", ".join(kind.__name__ for kind in [*_TRANSFORMERS, ColumnTransformer, *_ENCODERS])
     return TypeError(
         f"step {name!r} of the pipeline, a {type(step).__name__}, cannot be written as ONNX "
@@ -62,7 +64,7 @@ def _unknown(name: str, step: Any) -> TypeError:
 # -- numbers, in float64 -------------------------------------------------------------------------
 
 
-def _centred(graph: Graph, x: str, centre: Any, scale: Any) -> str:
+def _centred(graph: Graph, x: str, centre: Array | None, scale: Array | None) -> str:
     x = x if centre is None else graph("Sub", x, centre)
     return x if scale is None else graph("Div", x, scale)
 
@@ -92,7 +94,7 @@ def _same(graph: Graph, step: FunctionTransformer, x: str) -> str:
     return x
 
 
-_TRANSFORMERS: dict[type, Callable[[Graph, Any, str], str]] = {
+_TRANSFORMERS: dict[type, Callable[[Graph, BaseEstimator, str], str]] = {
     FunctionTransformer: _same,
     MaxAbsScaler: lambda graph, step, x: _centred(graph, x, None, step.scale_),
     MinMaxScaler: _min_max,
@@ -142,8 +144,8 @@ def write_columns(graph: Graph, table: ColumnTransformer) -> tuple[str, list[str
     return whole, [names[column] for column in numbers]
 
 
-def _blocks(table: ColumnTransformer) -> Iterator[tuple[Steps, list[int], Any]]:
-    """Yield steps, columns and encoder (None: of numbers) of every part of a column transformer."""
+def _blocks(table: ColumnTransformer) -> Iterator[tuple[Steps, list[int], BaseEstimator | None]]:
+    """Yield steps, columns and encoder (None: numbers only) of each part of a table."""
     for name, block, _ in table.transformers_:
         columns = [int(column) for column in input_columns(table)[name]]
         if not columns or (isinstance(block, str) and block == "drop"):
@@ -157,25 +159,29 @@ def _column(graph: Graph, places: list[int]) -> str:
     return graph("Gather", "X", np.array(places, dtype=np.int64), axis=1)
 
 
-def _looked_up(graph: Graph, steps: Steps, encoder: Any, cells: list[str]) -> str:
-    """Add what the steps make of categories: every output depends on one column."""
+def _looked_up(graph: Graph, steps: Steps, encoder: BaseEstimator, cells: list[str]) -> str:
+    """Add the results of steps with an encoder, each of which depends on one column only.
+
+    With the first category of every column as the base, the result for other categories is the base
+    plus the sum over the columns of the differences that their categories make.
+    """
     for name, step in steps:
         if type(step) not in (*_TRANSFORMERS, *_ENCODERS):
             raise _unknown(name, step)
     first = [values[0] for values in encoder.categories_]
-    base = _made_of(steps, [first])
+    base = _transformed(steps, [first])
     assert base is not None
     indicators, answers, refused = [], [], []
     for place, (cell, values) in enumerate(zip(cells, encoder.categories_, strict=True)):
         known = [value for value in values if not _is_missing(value)]
         rows = [[*first[:place], value, *first[place + 1 :]] for value in known]
-        made = _made_of(steps, rows)
+        made = _transformed(steps, rows)
         assert made is not None
         present, missing, other = _indicators(graph, cell, known)
         indicators.append(present)
         answers.append(made - base)
         for indicator, value in ((missing, np.nan), (other, _unheard_of(known))):
-            made = _made_of(steps, [[*first[:place], value, *first[place + 1 :]]])
+            made = _transformed(steps, [[*first[:place], value, *first[place + 1 :]]])
             indicators.append(indicator)
             answers.append(np.zeros_like(base) if made is None else made - base)
             refused += [indicator] if made is None else []
@@ -186,7 +192,7 @@ def _looked_up(graph: Graph, steps: Steps, encoder: Any, cells: list[str]) -> st
     return out
 
 
-def _indicators(graph: Graph, cell: str, known: list[Any]) -> tuple[str, str, str]:
+def _indicators(graph: Graph, cell: str, known: list[Category]) -> tuple[str, str, str]:
     """Return columns of 0 and 1: one for every known category; for missing; for any other."""
     if graph.dtype_of(cell) == TEXT:
         coded = graph.one_hot(cell, [*map(str, known), *([] if "" in known else [""])])
@@ -202,8 +208,8 @@ def _indicators(graph: Graph, cell: str, known: list[Any]) -> tuple[str, str, st
     return present, missing, graph("Add", graph("Neg", found), 1.0)
 
 
-def _made_of(steps: Steps, rows: list[list[Any]]) -> Array | None:
-    """Return what the steps make of rows; None if they refuse them."""
+def _transformed(steps: Steps, rows: list[list[Category]]) -> Array | None:
+    """Return rows after all steps; None if a step raises ValueError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -216,10 +222,11 @@ def _made_of(steps: Steps, rows: list[list[Any]]) -> Array | None:
         return None
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: Category) -> bool:
     return value is None or (isinstance(value, float) and bool(np.isnan(value)))
 
 
-def _unheard_of(known: list[Any]) -> Any:
-    numbers = all(isinstance(value, int | float | np.number) for value in known)
-    return float(max(known, default=0.0)) + 1.0 if numbers and known else uuid.uuid4().hex
+def _unheard_of(known: list[Category]) -> Category:
+    """Return a category that is not among the known ones."""
+    numbers = [float(value) for value in known if isinstance(value, int | float | np.number)]
+    return max(numbers) + 1.0 if known and len(numbers) == len(known) else uuid.uuid4().hex

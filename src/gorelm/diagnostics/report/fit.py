@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from sklearn.base import BaseEstimator
 
-import gorelm
 from gorelm._compat import num_samples
+from gorelm._files import write_whole
 from gorelm._typing import Array, Indices, Mask, Record
+from gorelm._version import __version__
 from gorelm.diagnostics.convergence import ConvergenceDisplay
 from gorelm.diagnostics.drawing import MANY_POINTS, number
 from gorelm.diagnostics.fitted import (
@@ -135,7 +136,7 @@ def write_fit_report(
         pictures=[p for p in (_path(fit), _convergence(fit), _growth(fit)) if p is not None],
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_whole(path, text.encode("utf-8", "backslashreplace"))  # file names may be no text
     return path
 
 
@@ -144,34 +145,16 @@ def write_fit_report(
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted model, its training rows, its predictions of them and their names.
-
-    Parameters
-    ----------
-    model : fitted estimator
-        Of this library, or a meta-estimator around one.
-    observed, predicted : array (N, m)
-        NaN: unknown.
-    unseen : bool
-        Whether the models that predicted a row were fitted without it.
-    rows : RowScores
-        The outlier score of every row.
-    target_names : list of str
-        Of all targets.
-    row_names : list of str or None
-        None: rows have only numbers.
-    n_features : int or None
-        Number of inputs, if the model knows.
-    """
+    """A fitted model, its training rows, its predictions of them and their names."""
 
     model: Predictor
-    observed: Array
-    predicted: Array
-    unseen: bool
+    observed: Array  # (N, m), NaN: unknown
+    predicted: Array  # (N, m)
+    unseen: bool  # whether the models that predicted a row were fitted without it
     rows: RowScores
     target_names: list[str]
-    row_names: list[str] | None
-    n_features: int | None
+    row_names: list[str] | None  # None: rows have only numbers
+    n_features: int | None  # None: the model does not know
 
     @classmethod
     def of(
@@ -455,7 +438,7 @@ def version_table() -> Table:
     """Return the versions of what a fit depends on."""
     packages = ("numpy", "scipy", "scikit-learn", "matplotlib")
     rows = [[Cell("Python"), Cell(".".join(map(str, sys.version_info[:3])))]]
-    rows += [[Cell("gorelm"), Cell(gorelm.__version__)]]  # also where it is not installed
+    rows += [[Cell("gorelm"), Cell(__version__)]]  # also where it is not installed
     rows += [[Cell(name), Cell(version(name))] for name in packages]
     return Table("versions", "Software that wrote this page.", ["package", "version"], rows)
 

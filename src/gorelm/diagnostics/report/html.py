@@ -16,17 +16,7 @@ __all__ = ["figure_to_svg", "new_figure", "render", "style"]
 
 
 def style(*, extra: str) -> AbstractContextManager[None]:
-    """Return a context in which matplotlib draws for a page.
-
-    Parameters
-    ----------
-    extra : str
-        The extra that an ImportError names if matplotlib is not installed.
-
-    Returns
-    -------
-    context manager
-    """
+    """Return a context in which matplotlib draws for a page; `extra` is named if it is missing."""
     try:
         import matplotlib
     except ImportError as error:
@@ -55,23 +45,10 @@ def new_figure(
 
 
 def figure_to_svg(figure: Figure, *, prefix: str, title: str, dpi: float = 100.0) -> str:
-    """Return a figure as SVG for a page: its own ids, black as the colour of text, no references.
+    """Return a figure drawn within :func:`style` as an ``<svg>`` element of a page.
 
-    Parameters
-    ----------
-    figure : matplotlib figure
-        Drawn within :func:`style`.
-    prefix : str
-        Of the names within the SVG, different for every picture of a page.
-    title : str
-        Read out in place of the picture.
-    dpi : float, default=100.0
-        Dots per inch of what is rasterised.
-
-    Returns
-    -------
-    str
-        An ``<svg>`` element.
+    Ids begin with `prefix`, which differs for every picture of a page; black becomes the colour of
+    the page's text. Screen readers read `title`; `dpi` is of what is rasterised.
     """
     out = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -92,20 +69,9 @@ def figure_to_svg(figure: Figure, *, prefix: str, title: str, dpi: float = 100.0
 
 
 def render(template: str, *, extra: str, **content: object) -> str:
-    """Fill a template.
+    """Fill a template, such as ``"experiments/report/report.html"``, with content.
 
-    Parameters
-    ----------
-    template : str
-        Its path within the library, such as ``"experiments/report/report.html"``.
-    extra : str
-        The extra that an ImportError names if jinja2 is not installed.
-    **content
-        Values of the template's names. All text is escaped; a missing name is an error.
-
-    Returns
-    -------
-    str
+    All text is escaped; a name without a value is an error. `extra` is named if jinja2 is missing.
     """
     try:
         import jinja2

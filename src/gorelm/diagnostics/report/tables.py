@@ -31,33 +31,15 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~&])")
 
 @dataclass(frozen=True)
 class Cell:
-    """One number or text of a table.
+    """One number or text of a table."""
 
-    Parameters
-    ----------
-    value : float, int, str or None
-        What is sorted by; None is missing.
-    spread : float, optional
-        Standard deviation.
-    published : float, optional
-        The paper's figure, the difference to which is shown.
-    published_is_bound : bool
-        Whether the paper says only that it is below this figure. Then there is no difference.
-    best : bool
-        Set in bold.
-    note : str
-        A remark, such as how many runs are missing.
-    spec : str
-        Format of the numbers; ``"3"`` for three digits, ``"p"`` for a p-value.
-    """
-
-    value: float | int | str | None
-    spread: float | None = None
-    published: float | None = None
-    published_is_bound: bool = False
-    best: bool = False
-    note: str = ""
-    spec: str = ".3f"
+    value: float | int | str | None  # sorted by; None is missing
+    spread: float | None = None  # standard deviation
+    published: float | None = None  # the paper's figure, the difference to which is shown
+    published_is_bound: bool = False  # the paper prints "below"; then there is no difference
+    best: bool = False  # set in bold
+    note: str = ""  # such as how many runs are missing
+    spec: str = ".3f"  # format of numbers; "3": three digits, "p": a p-value
 
     @property
     def text(self) -> str:
@@ -116,25 +98,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a header.
+    """Rows of cells under a header."""
 
-    Parameters
-    ----------
-    name : str
-        Of its files, without ending, and its anchor in the page.
-    caption : str
-        What it shows.
-    header : sequence of str
-        One per column.
-    rows, footer : sequence of rows of Cell
-        The footer stays below when the rows are sorted.
-    """
-
-    name: str
+    name: str  # of its files, without ending, and its anchor in the page
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    footer: Sequence[Sequence[Cell]] = ()
+    footer: Sequence[Sequence[Cell]] = ()  # stays below when the rows are sorted
 
     def __post_init__(self) -> None:
         for row in (*self.rows, *self.footer):

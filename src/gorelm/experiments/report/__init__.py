@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from gorelm._files import write_whole
 from gorelm.diagnostics.report.html import render
 from gorelm.diagnostics.report.tables import Table, write_table
-from gorelm.experiments.report.comparison import compare
+from gorelm.experiments.protocol import RunRecord
+from gorelm.experiments.report.comparison import Comparison, compare
 from gorelm.experiments.report.figures import boxplots, critical_difference
-from gorelm.experiments.report.runs import Record, Runs, percent
+from gorelm.experiments.report.runs import Runs, percent
 from gorelm.experiments.report.tables import (
     accuracy_table,
     choice_table,
@@ -25,7 +26,7 @@ from gorelm.experiments.report.tables import (
 __all__ = ["write_report"]
 
 
-def write_report(records: Sequence[Record], folder: str | PathLike[str], *, title: str) -> Path:
+def write_report(records: Sequence[RunRecord], folder: str | PathLike[str], *, title: str) -> Path:
     """Write ``report.html`` and its tables.
 
     Parameters
@@ -107,7 +108,7 @@ def write_report(records: Sequence[Record], folder: str | PathLike[str], *, titl
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     tables: list[Table | None] = [nodes, choice, failures, summary, datasets, versions, *times]
     for section in sections:
-        tables += [section["test"], section["train"], section["comparison"].pairs]
+        tables += [section.test, section.train, section.comparison.pairs]
     for table in tables:
         if table is not None:
             write_table(table, folder / "tables")
@@ -116,8 +117,19 @@ def write_report(records: Sequence[Record], folder: str | PathLike[str], *, titl
     return path
 
 
-def _section(runs: Runs, ratio: float) -> dict[str, Any]:
-    """Everything that the page says about one share of outliers."""
+class _Section(NamedTuple):
+    """The part of the page about one share of outliers."""
+
+    name: str
+    percent: str
+    test: Table
+    train: Table
+    comparison: Comparison
+    diagram: str | None
+    boxes: str | None
+
+
+def _section(runs: Runs, ratio: float) -> _Section:
     name = f"r{100 * ratio:.6g}".replace(".", "_")
     comparison = compare(runs, ratio)
     diagram = None
@@ -129,12 +141,12 @@ def _section(runs: Runs, ratio: float) -> dict[str, Any]:
             prefix=f"{name}-cd",
             title=f"Mean ranks and critical distance, {percent(ratio)} outliers",
         )
-    return {
-        "name": name,
-        "percent": percent(ratio),
-        "test": accuracy_table(runs, ratio, "test"),
-        "train": accuracy_table(runs, ratio, "train"),
-        "comparison": comparison,
-        "diagram": diagram,
-        "boxes": boxplots(runs, ratio, prefix=f"{name}-box"),
-    }
+    return _Section(
+        name=name,
+        percent=percent(ratio),
+        test=accuracy_table(runs, ratio, "test"),
+        train=accuracy_table(runs, ratio, "train"),
+        comparison=comparison,
+        diagram=diagram,
+        boxes=boxplots(runs, ratio, prefix=f"{name}-box"),
+    )

@@ -27,43 +27,17 @@ _BATCH = ("R-ELM", "OR-ELM", "GR-ELM", "GOR-ELM")
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the tests say at one share of outliers.
+    """Results of the tests at one share of outliers."""
 
-    Parameters
-    ----------
-    sentences : list of str
-        In words, with the numbers.
-    pairs : Table or None
-        Every pair of methods with its p-values.
-    labels : list of str
-        Methods compared.
-    ranks : ndarray or None
-        Their mean ranks.
-    distance : float or None
-        Nemenyi's critical distance.
-    """
-
-    sentences: list[str]
-    pairs: Table | None = None
-    labels: tuple[str, ...] = ()
-    ranks: NDArray[np.float64] | None = None
-    distance: float | None = None
+    sentences: list[str]  # in words, with the numbers
+    pairs: Table | None = None  # every pair of methods with its p-values
+    labels: tuple[str, ...] = ()  # methods compared
+    ranks: NDArray[np.float64] | None = None  # their mean ranks
+    distance: float | None = None  # Nemenyi's critical distance
 
 
 def compare(runs: Runs, ratio: float) -> Comparison:
-    """Compare all columns on the data sets on which each has a test error.
-
-    Parameters
-    ----------
-    runs : Runs
-        All runs.
-    ratio : float
-        Share of outliers.
-
-    Returns
-    -------
-    Comparison
-    """
+    """Compare all columns on the data sets on which each has a test error."""
     columns, datasets = runs.compared(ratio)
     sentences = _left_out(runs, ratio, columns, datasets)
     if len(columns) < 2 or len(datasets) < 2:

@@ -1,7 +1,9 @@
-"""Pictures of a report, as SVG to be placed inside a page."""
+"""Pictures of a report, as SVG elements of its page."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,6 +11,9 @@ from numpy.typing import ArrayLike
 from gorelm.diagnostics.report.html import figure_to_svg, new_figure, style
 from gorelm.experiments.report.runs import Runs, percent
 from gorelm.experiments.statistics import cliques
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["boxplots", "critical_difference"]
 
@@ -19,22 +24,7 @@ _GREY = "#888888"
 
 
 def boxplots(runs: Runs, ratio: float, *, prefix: str) -> str | None:
-    """Draw the test errors of the repeats, one panel for each data set.
-
-    Parameters
-    ----------
-    runs : Runs
-        All runs.
-    ratio : float
-        Share of outliers.
-    prefix : str
-        Of the names within the SVG, different for every picture of a page.
-
-    Returns
-    -------
-    str or None
-        None if there is no error to draw.
-    """
+    """Draw the test errors of the repeats, one panel for each data set; None without any."""
     datasets = [
         d
         for d in runs.datasets
@@ -73,25 +63,7 @@ def boxplots(runs: Runs, ratio: float, *, prefix: str) -> str | None:
 def critical_difference(
     labels: Sequence[str], ranks: ArrayLike, distance: float, *, prefix: str, title: str
 ) -> str:
-    """Draw mean ranks, with bars over the methods that are not told apart.
-
-    Parameters
-    ----------
-    labels : sequence of str
-        Names of the methods.
-    ranks : array-like of shape (n_methods,)
-        Their mean ranks.
-    distance : float
-        Nemenyi's critical distance.
-    prefix : str
-        Of the names within the SVG.
-    title : str
-        Read out in place of the picture.
-
-    Returns
-    -------
-    str
-    """
+    """Draw mean ranks of methods, with bars over those within Nemenyi's critical distance."""
     values = np.asarray(ranks, dtype=float)
     k = len(values)
     order = np.argsort(values, kind="stable")
@@ -143,7 +115,7 @@ def critical_difference(
         return figure_to_svg(figure, prefix=prefix, title=title)
 
 
-def _boxes(axes: Any, runs: Runs, ratio: float, dataset: str) -> None:
+def _boxes(axes: Axes, runs: Runs, ratio: float, dataset: str) -> None:
     for i, column in enumerate(runs.columns):
         values = runs.values(dataset, ratio, column, "arrmse_test")
         if values:

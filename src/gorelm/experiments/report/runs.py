@@ -1,12 +1,10 @@
 """Records of runs, grouped by data set, share of outliers and method."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-
+from gorelm.experiments.protocol import RunRecord, Value
 from gorelm.experiments.published import (
     PUBLISHED_METHODS,
     PublishedResult,
@@ -14,9 +12,7 @@ from gorelm.experiments.published import (
     published_results,
 )
 
-__all__ = ["Column", "Record", "Runs", "finite", "percent"]
-
-Record = Mapping[str, Any]
+__all__ = ["Column", "Runs", "finite", "percent"]
 
 
 @dataclass(frozen=True)
@@ -30,27 +26,12 @@ class Column:
 
 @dataclass
 class Runs:
-    """All runs of a report.
+    """All runs of a report; for `records` see :func:`gorelm.experiments.report.write_report`."""
 
-    Parameters
-    ----------
-    records : sequence of dict
-        One per run; see :func:`gorelm.experiments.report.write_report`.
-
-    Attributes
-    ----------
-    datasets : list of str
-        Sorted.
-    ratios : list of float
-        Shares of outliers, ascending.
-    columns : list of Column
-        The paper's methods first, in its order, then the others by name.
-    """
-
-    records: Sequence[Record]
-    datasets: list[str] = field(init=False)
-    ratios: list[float] = field(init=False)
-    columns: list[Column] = field(init=False)
+    records: Sequence[RunRecord]
+    datasets: list[str] = field(init=False)  # sorted
+    ratios: list[float] = field(init=False)  # shares of outliers, ascending
+    columns: list[Column] = field(init=False)  # the paper's methods in its order, others by name
 
     def __post_init__(self) -> None:
         self.datasets = sorted({str(r["dataset"]) for r in self.records})
@@ -61,7 +42,7 @@ class Runs:
             Column(method, config, f"{method} ({config})" if several and config else method)
             for method, config in sorted(pairs, key=_paper_order)
         ]
-        self._groups: dict[tuple[str, float, str, str], list[Record]] = {}
+        self._groups: dict[tuple[str, float, str, str], list[RunRecord]] = {}
         for record in self.records:
             key = (
                 str(record["dataset"]),
@@ -75,18 +56,13 @@ class Runs:
         }
         self._parameters = published_parameters()
 
-    def of(self, dataset: str, ratio: float, column: Column) -> list[Record]:
+    def of(self, dataset: str, ratio: float, column: Column) -> list[RunRecord]:
         """Every run of a cell, failed ones included."""
         return self._groups.get((dataset, ratio, column.method, column.config), [])
 
     def values(self, dataset: str, ratio: float, column: Column, key: str) -> list[float]:
         """Finite figures of the finished runs of a cell."""
         return finite(r.get(key) for r in self.of(dataset, ratio, column) if r["status"] == "done")
-
-    def mean(self, dataset: str, ratio: float, column: Column, key: str) -> float | None:
-        """Their mean, None without any."""
-        values = self.values(dataset, ratio, column, key)
-        return float(np.mean(values)) if values else None
 
     def complete(self, ratio: float, columns: Sequence[Column]) -> list[str]:
         """Name the data sets on which each of the columns has a test error."""
@@ -108,7 +84,7 @@ class Runs:
         ]
         return columns, self.complete(ratio, columns) if columns else []
 
-    def failures(self) -> list[tuple[Record, str]]:
+    def failures(self) -> list[tuple[RunRecord, str]]:
         """List the runs without a test error, each with its reason."""
         found = []
         for record in self.records:
@@ -144,7 +120,7 @@ class Runs:
         )
 
 
-def finite(values: Iterable[Any]) -> list[float]:
+def finite(values: Iterable[Value]) -> list[float]:
     """Leave out what is missing or not finite."""
     return [float(v) for v in values if v is not None and math.isfinite(float(v))]
 
@@ -154,9 +130,9 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:.6g} %"
 
 
-def _ratio(record: Record) -> float:
+def _ratio(record: RunRecord) -> float:
     # 0.1 + 0.2 is the share 0.3
-    return round(float(record["ratio"]), 6)
+    return round(float(record["ratio"] or 0.0), 6)
 
 
 def _paper_order(pair: tuple[str, str]) -> tuple[int, str, str]:

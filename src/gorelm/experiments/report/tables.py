@@ -4,12 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from gorelm.diagnostics.report.tables import Cell, Table
-from gorelm.experiments.report.runs import Column, Record, Runs, finite, percent
+from gorelm.experiments.protocol import RunRecord, Value
+from gorelm.experiments.report.runs import Column, Runs, finite, percent
 from gorelm.experiments.statistics import mean_ranks
 
 __all__ = [
@@ -26,21 +26,7 @@ __all__ = [
 
 
 def accuracy_table(runs: Runs, ratio: float, subset: str) -> Table:
-    """Mean aRRMSE over repeats, with the paper's figures; the footer has the mean ranks.
-
-    Parameters
-    ----------
-    runs : Runs
-        All runs.
-    ratio : float
-        Share of outliers.
-    subset : {"train", "test"}
-        Rows on which the error was measured. Ranks are of the test error.
-
-    Returns
-    -------
-    Table
-    """
+    """Mean aRRMSE on "train" or "test" rows, with the paper's; mean ranks of the test error."""
     rows = []
     for dataset in runs.datasets:
         cells = [_accuracy_cell(runs, dataset, ratio, c, subset) for c in runs.columns]
@@ -170,7 +156,7 @@ def failure_table(runs: Runs) -> Table | None:
     rows = [
         [
             Cell(str(r["dataset"])),
-            Cell(float(r["ratio"]), spec="g"),
+            Cell(float(r["ratio"] or 0.0), spec="g"),
             Cell(f"{r['method']} ({r['config']})" if several and r.get("config") else r["method"]),
             Cell(_integer(r.get("repeat"))),
             Cell(_integer(r.get("seed"))),
@@ -257,19 +243,21 @@ def _cell_table(
     return Table(name, caption, header, rows) if rows else None
 
 
-def _share(records: Sequence[Record], key: str) -> Cell:
+def _share(records: Sequence[RunRecord], key: str) -> Cell:
     values = finite(r.get(key) for r in records)
     if not values:
         return Cell(None)
     return Cell(float(np.mean(values)), spec=".0%")
 
 
-def _summary(records: Sequence[Record], key: str, of: Callable[[list[float]], np.floating]) -> Cell:
+def _summary(
+    records: Sequence[RunRecord], key: str, of: Callable[[list[float]], np.floating]
+) -> Cell:
     values = finite(r.get(key) for r in records)
     return Cell(float(of(values)) if values else None, spec="3")
 
 
-def _params(record: Record) -> str:
+def _params(record: RunRecord) -> str:
     text = record.get("params")
     loaded = _load(text)
     if not loaded:
@@ -289,15 +277,16 @@ def _load(text: object) -> dict[str, object]:
     return loaded if isinstance(loaded, dict) else {}
 
 
-def _distinct(values: Iterable[object]) -> str | int | None:
+def _distinct(values: Iterable[Value]) -> str | int | None:
     found = sorted({int(v) for v in finite(values)})
     if len(found) <= 1:
         return found[0] if found else None
     return ", ".join(str(v) for v in found)
 
 
-def _integer(value: Any) -> int | None:
-    return int(value) if finite([value]) else None
+def _integer(value: Value) -> int | None:
+    found = finite([value])
+    return int(found[0]) if found else None
 
 
 def _slug(ratio: float) -> str:

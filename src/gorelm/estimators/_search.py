@@ -83,10 +83,10 @@ class Candidate:
         for rows, targets, known in _parts(design.observed, separate=closed_form):
             omega = None if design.omega is None else design.omega[rows]
             T = design.T[rows][:, targets]
-            system = Prepared(H[rows], T, self.problem(), omega, known, tol=self.model.tol)
+            prepared = Prepared(H[rows], T, self.problem(), omega, known, tol=self.model.tol)
             paths = [
                 solve_path(
-                    system, self.problem(delta), lams, self.l1_ratios, self.model._settings()
+                    prepared, self.problem(delta), lams, self.l1_ratios, self.model._settings()
                 )
                 for delta in self.deltas.tolist()
             ]

@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 
 from gorelm._compat import Interval, validate_params
 from gorelm._features.scaling import Scaling
-from gorelm._solver.prepared import System
+from gorelm._solver.prepared import Prepared
 from gorelm._typing import Array, Constraints, Indices, Mask
 from gorelm.diagnostics.scores import outlier_threshold
 from gorelm.estimators._base import IterativeELM, SizedELM, parameters
@@ -194,8 +194,8 @@ class SearchingELM(SizedELM):
             usable = table.kept
             H, design = copy(model)._drawn(table.X[usable], table.T[usable], table.w[usable])
             problem = one.problem()
-            system = System(H, design.T, problem, design.omega, design.observed)
-            lams = default_lams(system, problem, ratios, self.n_lams, self.eps)
+            prepared = Prepared(H, design.T, problem, design.omega, design.observed)
+            lams = default_lams(prepared, problem, ratios, self.n_lams, self.eps)
         return replace(one, lams=checked_grid("lams", lams)[::-1])
 
 

@@ -213,11 +213,8 @@ def finite_or_refused(model, X, T, match, w=None):
 @all_cases
 def test_unscaled_y_of_extreme_size(cls, options):
     X, T = make_data()
-    sizes = {
-        np.float64: (1e-300, 1e-150, 1e-80, 1e80, 1e100, 1e300),
-        np.float32: (1e-30, 1e30, 1e50),
-    }
-    for dtype, size in ((dtype, size) for dtype in sizes for size in sizes[dtype]):
+    double = product([np.float64], [1e-300, 1e-150, 1e-80, 1e80, 1e100, 1e300])
+    for dtype, size in (*double, *product([np.float32], [1e-30, 1e30, 1e50])):
         with at(dtype=dtype, size=size):
             model = brief(cls, target_scaling=None, **options)
             finite_or_refused(model, X.astype(dtype), T * size, match="target_scaling")

@@ -81,8 +81,7 @@ def rrmse(
 
     Examples
     --------
-    >>> from gorelm._compat import check_sample_weight
-    from gorelm.metrics import rrmse
+    >>> from gorelm.metrics import rrmse
     >>> rrmse([[0, 1], [2, 5], [4, 9]], [[0, 5], [2, 5], [4, 5]])
     array([0., 1.])
     """

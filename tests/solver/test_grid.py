@@ -25,7 +25,7 @@ def sizes(W, grouped):
     return np.linalg.norm(W, axis=-1) if grouped else np.abs(W)
 
 
-# -- multipliers feasible the limits -------------------------------------------------------------
+# -- strictly feasible multipliers ----------------------------------------------------------------
 
 
 @given(seed=seeds, grouped=st.booleans(), outside=st.sampled_from([0.1, 1.0, 1.001, 3.0, 1e6]))

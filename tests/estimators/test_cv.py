@@ -7,7 +7,6 @@ import re
 import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import clone
@@ -166,6 +165,7 @@ def test_other_norms_are_what_a_loop_gives(scoring):
 @all_estimators
 @pytest.mark.parametrize("one_target", [False, True])
 def test_table_is_grid_search(cls, one_target):
+    pd = pytest.importorskip("pandas")
     X, T = make_data()
     y = T[:, 0] if one_target else T
     scoring = "neg_mean_squared_error"
@@ -399,6 +399,7 @@ def test_lists_of_layers_are_searched(cls, name, values):
 
 
 def test_every_combination_of_layers():
+    pd = pytest.importorskip("pandas")
     X, T = make_data()
     model = make(RELMRegressorCV, n_hidden=[5, 9], activation=["tanh", "sine"], n_lams=3)
     table = pd.DataFrame(model.fit(X, T).cv_results_)
@@ -873,6 +874,7 @@ def test_progress_without_rich(monkeypatch):
 
 @all_estimators
 def test_refit_forgets(cls):
+    pd = pytest.importorskip("pandas")
     X, T = make_data()
     model = make(cls).fit(pd.DataFrame(X[:30, :3], columns=list("abc")), T[:30, 0])
     model.fit(X, T)
@@ -935,6 +937,7 @@ def test_clone_pickle_and_untouched_parameters(cls):
 
 @all_estimators
 def test_frames_and_sparse_inputs(cls):
+    pd = pytest.importorskip("pandas")
     X, T = make_data()
     plain = make(cls).fit(X, T)
     model = make(cls).fit(pd.DataFrame(X, columns=list("abcd")), pd.DataFrame(T))
@@ -960,6 +963,7 @@ def test_pruned_model_predicts_the_same(cls):
 
 @all_estimators
 def test_every_parameter_and_attribute_is_documented(cls):
+    pd = pytest.importorskip("pandas")
     doc = inspect.getdoc(cls)
     assert not re.search(r"\{\w+\}$", doc, re.M)
     parameters, attributes = re.search(

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -574,6 +573,7 @@ def test_rows_that_cv_never_tests_are_not_outliers():
 
 @pytest.mark.parametrize("n_members", [1, 3, 99])
 def test_members(n_members):
+    pd = pytest.importorskip("pandas")
     data = make_data()
     model = make(n_members=n_members).fit(data.X, data.T)
     layers = len(model.cv_results_["mean_test_score"])
@@ -736,6 +736,7 @@ def test_far_rows_are_pulled_in_a_copy():
 
 
 def test_frames():
+    pd = pytest.importorskip("pandas")
     data = make_data()
     plain = make().fit(data.X, data.T).predict(data.X)
     frame = pd.DataFrame(data.X, columns=list("abcde"))
@@ -751,6 +752,7 @@ def test_frames():
 
 
 def test_refit_forgets():
+    pd = pytest.importorskip("pandas")
     data = make_data(ratio=0.3)
     model = make().fit(pd.DataFrame(data.X[:40, :3], columns=list("abc")), data.T_clean[:40, 0])
     model.fit(data.X, data.T)
@@ -761,6 +763,7 @@ def test_refit_forgets():
 
 
 def test_every_parameter_and_attribute_is_documented():
+    pd = pytest.importorskip("pandas")
     doc = inspect.getdoc(RobustELMRegressor)
     parameters, attributes = re.search(
         r"^Parameters\n-+\n(.*?)^Attributes\n-+\n(.*?)(?=^\w+\n---|\Z)", doc, re.M | re.S

@@ -162,6 +162,7 @@ def test_other_norms_are_what_a_loop_gives(scoring):
     np.testing.assert_allclose(splits(model), by_hand(model, X, T, score=score), rtol=1e-3)
 
 
+@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("one_target", [False, True])
 def test_table_is_grid_search(cls, one_target):
@@ -248,6 +249,7 @@ def test_scores_do_not_see_how_far_outliers_are(name):
     assert (score[0] < score[1]) == (name != "mean_norm")
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ROBUST_SCORES)
 @pytest.mark.parametrize("seed", range(5))
 def test_weights_are_repeats_in_scores(name, seed):
@@ -314,6 +316,7 @@ def test_one_standard_error_end_to_end(cls):
     assert near.sum() > 1
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     "scoring",
     [*ROBUST_SCORES, "r2", "neg_median_absolute_error", arrmse_scorer, "a callable"],
@@ -372,6 +375,7 @@ def test_ends_with_the_chosen_single_estimator_under_weights(cls):
     assert_ends_as(make(cls).fit(X, T, w), X, T, w)
 
 
+@pytest.mark.crossed("cls", "name")
 @pytest.mark.parametrize("cls", [GORELMRegressorCV, RELMRegressorCV])
 @pytest.mark.parametrize(
     ("name", "values"),
@@ -605,6 +609,7 @@ def finite(model, X, T, w=None):
     return model
 
 
+@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("scoring", ["mean_norm", "neg_mean_squared_error"])
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -616,6 +621,7 @@ def test_corrupt_fold(cls, scoring, part):
     finite(make(cls, cv=cv, scoring=scoring), X, T)
 
 
+@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("value", [0.0, 3.0, -1e6])
 def test_constant_targets_in_a_fold(cls, value):
@@ -625,6 +631,7 @@ def test_constant_targets_in_a_fold(cls, value):
     finite(make(cls, cv=cv), X, T)
 
 
+@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("value", [0.0, 7.0])
 def test_constant_targets(cls, value):
@@ -657,6 +664,7 @@ def test_two_rows(cls):
 # -- missing targets and weights -----------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("scoring", ROBUST_SCORES)
 def test_missing_targets(cls, scoring):

@@ -47,6 +47,7 @@ def test_scikit_learn(estimator, check):
 
 
 # 40 % on one side are nearly a population of their own: there a seventh of them is missed at times.
+@pytest.mark.crossed("ratio", "seed")
 @pytest.mark.parametrize(("ratio", "kind"), [(0.2, "rows"), (0.4, "rows"), (0.2, "one-sided")])
 @pytest.mark.parametrize("seed", range(2))
 def test_finds_planted_rows_and_predicts_without_them(ratio, kind, seed):
@@ -78,6 +79,7 @@ def test_clean_data_stay(seed):
     assert arrmse(truth, model.predict(new)) < 1.1 * best
 
 
+@pytest.mark.slow
 def test_small_clean_tables_are_rarely_called_contaminated():
     called = [
         make(random_state=seed).fit(data.X, data.T).contaminated_
@@ -112,6 +114,7 @@ def test_one_gross_cell():
     assert difference.mean() < 0.1
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["rows", "cells", "heavy-tailed"])
 @pytest.mark.parametrize("ratio", [0.0, 0.35])
 def test_flagged_rows_had_no_part_in_the_fit(kind, ratio):
@@ -314,6 +317,7 @@ def test_one_target(ratio):
     np.testing.assert_array_equal(one, two[:, 0])
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("value", [0.0, 7.0, -1e6])
 @pytest.mark.parametrize("n_targets", [None, 2])
 def test_constant_target(value, n_targets):
@@ -523,6 +527,7 @@ def test_a_fold_of_one_row_does_not_choose_the_members(monkeypatch):
     assert len(model.members_) > 1
 
 
+@pytest.mark.slow
 def test_rare_targets_and_tests_survive_sampling():
     data = make_data(300)
     T = data.T.copy()

@@ -25,6 +25,22 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # In the environment of every process that the tests start.
 MARK = "GORELM_TEST_SESSION"
 
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items):
+    """Mark as slow what `crossed` says; mark as `data` what asks for real data sets."""
+    first = {}  # test function -> parameter -> its first value
+    for item in items:
+        if crossed := item.get_closest_marker("crossed"):
+            params = item.callspec.params
+            names = crossed.args or tuple(params)
+            base = first.setdefault(item.nodeid.split("[")[0], params)
+            if sum(repr(params[name]) != repr(base[name]) for name in names) > 1:
+                item.add_marker("slow")
+        if "load_real" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+
+
 Data = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 

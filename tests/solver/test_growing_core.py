@@ -211,6 +211,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("n_rows", [60, 22, 5], ids=["tall", "from tall to wide", "wide"])
 @pytest.mark.parametrize("kind", ["plain", "weighted", "missing", "float32"])

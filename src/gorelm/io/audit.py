@@ -34,18 +34,18 @@ _OLDEST_PROTOCOL = 2  # older ones of skops name functions where this audit does
 # Parts of pipelines around a model. With wrong arrays they raise exceptions, whereas compiled trees
 # and support vector machines read beyond the arrays.
 _SKLEARN_PACKAGES = (
-    "sklearn.compose",
-    "sklearn.decomposition",
-    "sklearn.ensemble",
-    "sklearn.feature_selection",
-    "sklearn.impute",
-    "sklearn.kernel_approximation",
-    "sklearn.linear_model",
-    "sklearn.model_selection",
-    "sklearn.multioutput",
-    "sklearn.pipeline",
-    "sklearn.preprocessing",
-    "sklearn.random_projection",
+    "compose",
+    "decomposition",
+    "ensemble",
+    "feature_selection",
+    "impute",
+    "kernel_approximation",
+    "linear_model",
+    "model_selection",
+    "multioutput",
+    "pipeline",
+    "preprocessing",
+    "random_projection",
 )
 _SPLITTERS = (
     "GroupKFold",
@@ -153,11 +153,11 @@ def schema_for_file(schema: bytes) -> bytes:
 def _sklearn_estimators() -> Iterator[type]:
     # Not by `all_estimators`, which imports all of scikit-learn: two seconds.
     for package in _SKLEARN_PACKAGES:
-        for name, kind in vars(import_module(package)).items():
+        for name, kind in vars(import_module(f"sklearn.{package}")).items():
             if (
                 inspect.isclass(kind)
                 and issubclass(kind, BaseEstimator)
-                and kind.__module__.startswith(package)
+                and kind.__module__.startswith(f"sklearn.{package}")
                 and not (inspect.isabstract(kind) or name.startswith("_"))
             ):
                 yield kind

@@ -199,18 +199,18 @@ class IRELMRegressor(GrowingELM):
 
     C: float = field(default=1.0, kw_only=False)
 
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
         return Problem("squared", self.C, 0.0, 1.0)
 
     def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
         def start(H: Array, T: Array, omega: Array | None) -> Prepared:
-            return Prepared(H, T, self._problem(), omega, capacity=self.max_hidden)
+            return Prepared(H, T, self.problem(), omega, capacity=self.max_hidden)
 
         return _Patterns(start, H, T, omega, observed)
 
     def _find(self, machine: _Patterns) -> Weights:
         def solve(system: Prepared) -> tuple[Array, float]:
-            found = system.solve(self._problem())
+            found = system.solve(self.problem())
             return found.coef[:, 0], found.objective[0]
 
         return machine.solve(solve)
@@ -278,14 +278,14 @@ class IGORELMRegressor(GrowingELM, IterativeELM):
     tau: float = 1.0
     delta: float = 0.0
 
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
         return gor_problem(self.lam, self.l1_ratio, self.tau, self.delta)
 
     def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
         return Prepared(
             H,
             T,
-            self._problem(),
+            self.problem(),
             omega,
             observed,
             tol=self.tol,
@@ -293,5 +293,5 @@ class IGORELMRegressor(GrowingELM, IterativeELM):
         )
 
     def _find(self, machine: Any) -> Weights:
-        found = machine.resume(self._problem(), self._settings(), self.callback)
+        found = machine.resume(self.problem(), self._settings(), self.callback)
         return self._weights_of(found)

@@ -63,7 +63,7 @@ def fit(model: BatchModel, X: Any, y: Any, sample_weight: Any = None) -> None:
         parts, summary = coordinator.call("target_sizes", _travelling(model))
         sizes, weights = _joined(parts)
         size = float(weighted_quantiles(sizes, 0.5, weights))
-        problem = model._problem()
+        problem = model.problem()
         limit = summary.limit(problem, source.dtype)
         coordinator.call("prepare", _travelling(model), limit, mutates=True, setup=True)
         shape = (n_used, model.hidden_.n_outputs, n_targets)

@@ -4,6 +4,7 @@
 # The others:
 #   make test-slow  the tests marked `slow`: exhaustive cross-products and sweeps
 #   make test-all   every test, with more examples per property (what .ci/run does)
+#   make test-gpu   the tests of the PyTorch backend, on the CPU and on a CUDA device
 #   make docs       writes docs/_build/html/index.html
 #   make lint types checks style, and the types of src
 #   make dist       writes dist/*.whl and dist/*.tar.gz
@@ -17,7 +18,7 @@ WORKERS ?= 2
 ARGS ?=
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: demo test test-slow test-all docs lint types dist bench clean
+.PHONY: demo test test-slow test-all test-gpu docs lint types dist bench clean
 
 $(VENV)/.plot: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +46,10 @@ test-slow: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	HYPOTHESIS_PROFILE=thorough $(PYTEST) $(ARGS)
+
+test-gpu: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --editable ".[torch]"
+	$(PYTEST) tests/backends -k "torch or cuda or device or tensor" $(ARGS)
 
 # A warning is an error: of Sphinx, of a formula that cannot be shown, of a link that leads nowhere.
 docs: $(VENV)/.docs

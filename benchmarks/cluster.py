@@ -1,15 +1,15 @@
-"""Fits on a Dask cluster of this machine's processes: what an iteration costs, and of what.
+"""Fits on a Dask cluster of processes on this machine: the time of an iteration and its parts.
 
     python benchmarks/cluster.py [--workers 2] [--rows 20000] [--iterations 60] [--repeats 3]
     python benchmarks/cluster.py --plot out/dask.png     # the picture of docs/results/dask.csv
 
-It also prints the memory that workers take in a fit beyond what their processes had before.
+It also prints by how much the memory of the workers grows in a fit.
 
-The time of an iteration is that from one step of the rows to the next, everything between them
-included (solving for the weights, certificates, checkpoints). The row work is that of the slowest
-worker, measured on the worker; what is left is the overhead: messages, and the coordinator's share.
-Medians over the iterations, then over repeats; of the overhead also the tenth percentile, which a
-machine with other things to do hardly touches.
+The time of an iteration is that from one step of the rows to the next, with everything between them
+(solving for the weights, certificates, checkpoints). The row work is that of the slowest worker,
+measured on the worker; the rest is the overhead: messages and the work of the client's process.
+Medians over the iterations, then over repeats; also the tenth percentile of the overhead, which
+depends less on other load of the machine.
 """
 
 from __future__ import annotations

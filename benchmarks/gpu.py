@@ -2,10 +2,10 @@
 
     python benchmarks/gpu.py --out docs/results/gpu.csv
 
-Timed is everything after the inputs are on the card: hidden outputs, H'H, its factor, 200
-iterations with their certificates, and the weights back on the host. Medians of repeats, after one
-fit that compiles the kernels. The optimum that objectives are compared with is bracketed by a
-float64 fit on the card to a certified gap of 1e-6, and at N = 100,000 by a float64 fit on the CPU.
+The time starts when the inputs are on the card: hidden outputs, H'H, its factor, 200 iterations
+with their certificates, and the copy of the weights to the host. Medians of repeats, after one fit
+that compiles the kernels. Objectives are compared with that of a float64 fit on the card to a
+certified gap of 1e-6 and, up to N = 100,000, with that of a float64 fit on the CPU.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def fit(X, T, layer, problem, settings):
 
 
 def plain(X, T, layer, lam, n_iter):
-    """Iterate as one would write it down: two products with H, a triangular solve."""
+    """Do the plain iteration: two products with H and a triangular solve."""
     H = hidden_outputs(layer, X)
     rho = 1.0
     G = H.T.double() @ H.double() if len(H) < 200_000 else gram(H)
@@ -77,7 +77,7 @@ def seconds(run, repeats):
 
 
 def roof():
-    """Bytes a second that a copy on this card reads and writes."""
+    """Bytes per second that a copy on this card reads and writes."""
     a = torch.empty(2**30, dtype=torch.float32, device="cuda")
     b = torch.empty_like(a)
     return 20 * 2 * a.nbytes / (20 * seconds(lambda: b.copy_(a), 5))

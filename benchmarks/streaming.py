@@ -1,11 +1,11 @@
-"""A fit whose hidden outputs do not fit in memory, against one of a tenth of its rows that do.
+"""A fit whose hidden outputs do not fit in memory, against one of a tenth of its rows in memory.
 
     python benchmarks/streaming.py                       # 2,000,000 rows, 64 inputs, 1000 nodes
     python benchmarks/streaming.py --rows 200000 --budget 400MB
 
-Each fit runs in a process of its own, whose peak resident memory is the system's figure (the
-interpreter and its libraries, some 0.2 GB, included). Seconds per row and iteration are those
-spent in the row pass, all that depends on the number of rows; passes over the inputs are counted.
+Each fit runs in its own process, whose peak resident memory is measured by the system (including
+the interpreter and its libraries, about 0.2 GB). Seconds per row and iteration are those of the row
+pass; passes over the inputs are counted.
 """
 
 import argparse

@@ -1,6 +1,8 @@
 """Shared fixtures; the real data sets are found through GORELM_DATA only."""
 
 import os
+import sys
+import uuid
 from collections.abc import Callable
 from functools import cache
 
@@ -10,6 +12,7 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 from gorelm.datasets import load_mulan
+from support.processes import children_of, left_after, marked
 
 # `make test` draws the same few examples every time, so that it fails for nobody by chance;
 # `make test-slow` and `make test-all` draw more, and new ones unless CI must be reproducible.
@@ -19,7 +22,61 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+# In the environment of every process that the tests start.
+MARK = "GORELM_TEST_SESSION"
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items):
+    """Mark as slow what `crossed` says; mark as `data` what asks for real data sets."""
+    first = {}  # test function -> parameter -> its first value
+    for item in items:
+        if crossed := item.get_closest_marker("crossed"):
+            params = item.callspec.params
+            names = crossed.args or tuple(params)
+            base = first.setdefault(item.nodeid.split("[")[0], params)
+            if sum(repr(params[name]) != repr(base[name]) for name in names) > 1:
+                item.add_marker("slow")
+        if "load_real" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+
+
 Data = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
+        os.environ[MARK] = uuid.uuid4().hex
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-xdist has ended its workers
+def pytest_sessionfinish(session):
+    """Fail the run if processes that it started are still there, and name them."""
+    if hasattr(session.config, "workerinput"):
+        return
+    if "joblib" in sys.modules:  # idle workers are kept until this process ends: end them now
+        from joblib.externals.loky import reusable_executor
+
+        if reusable_executor._executor is not None:
+            reusable_executor._executor.shutdown(wait=True, kill_workers=True)
+    left = left_after(5, _started)
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        reporter.section("processes left behind", red=True)
+        for pid, command in left.items():
+            reporter.write_line(f"{pid}: {command}")
+
+
+def _started():
+    """Return processes of this run, but for the trackers that end when this process does."""
+    own = children_of(os.getpid())
+    found = {**marked(MARK, os.environ[MARK]), **own}
+    return {
+        pid: command
+        for pid, command in found.items()
+        if not (pid in own and "resource_tracker" in command)
+    }
 
 
 @cache

@@ -30,7 +30,7 @@ LAYERS = [
     {"gorelm.stream", "gorelm.datasets", "gorelm.metrics", "gorelm.diagnostics.scores"},
     {"gorelm._solver"},
     {"gorelm._features"},
-    {"gorelm._compat", "gorelm._files", "gorelm._typing", "gorelm._version"},
+    {"gorelm._compat", "gorelm._files", "gorelm._processes", "gorelm._typing", "gorelm._version"},
 ]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import ElasticNet, MultiTaskElasticNet, Ridge
 
@@ -17,6 +17,7 @@ from gorelm._solver.prepared import Prepared, solve
 from gorelm._solver.problem import LOSSES, Problem
 from gorelm.path import default_lams, gorelm_path
 from support.oracles import Case, by_interior_point, draw, objective, scaled
+from support.sweeps import examples
 
 TALL, WIDE = (40, 15), (15, 40)
 RATIOS = [0.0, 0.25, 0.5, 0.75, 1.0]
@@ -53,6 +54,7 @@ def assert_certified(path, value, lower, tol, rounding=1e-9):
 # -- the same as separate fits -----------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @shapes
 @losses
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weights, huber"])
@@ -211,7 +213,7 @@ def test_gap_holds_on_a_fine_grid_also_where_nothing_was_iterated(shape, loss):
             )
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     seed=seeds,
     shape=st.sampled_from([(30, 12), (12, 30)]),
@@ -260,6 +262,7 @@ KINDS += [("squared", False, 0.0), ("l21", True, 0.5), ("l1", True, 0.5)]
 kinds = pytest.mark.parametrize(("loss", "grouped", "delta"), KINDS)
 
 
+@pytest.mark.crossed("shape", "ratio")
 @shapes
 @kinds
 @pytest.mark.parametrize("ratio", [0.25, 1.0])
@@ -334,6 +337,7 @@ def budget_for(shape, m, at_once):
     return 2 * at_once * (48 * n_rows * m + 112 * n_hidden * m)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("n_lams", [1, 2, 3, 5, 9, 10, 18])
 @pytest.mark.parametrize("loss", ["l21", "squared"])
 def test_grids_of_any_length(n_lams, loss):
@@ -371,6 +375,7 @@ def test_a_number_is_a_grid_of_one(loss):
     np.testing.assert_allclose(path.coefs[0, 0], alone.coef[:, 0], atol=1e-8)
 
 
+@pytest.mark.crossed
 @shapes
 @losses
 @pytest.mark.parametrize("budget", [0.0, 2e4])
@@ -385,6 +390,7 @@ def test_small_budgets_reach_the_same_objectives(shape, loss, budget):
         assert (one.objective <= other.objective * (1 + 1e-9) / (1 - one.dual_gap)).all()
 
 
+@pytest.mark.crossed
 @shapes
 @losses
 @pytest.mark.parametrize(("at_once", "n_lams"), [(2, 4), (3, 6), (5, 9)])
@@ -522,6 +528,7 @@ def test_callback_hears_of_every_point():
     assert len(seen) == path.n_iter.size
 
 
+@pytest.mark.crossed
 @shapes
 @losses
 @pytest.mark.parametrize("budget", [2**30, 0.0])
@@ -773,6 +780,7 @@ def ended(shape, name, weighted, tol=1e-4):
     return system, problem, options, end
 
 
+@pytest.mark.crossed
 @shapes
 @problems
 def test_a_restart_begins_where_the_run_ended(shape, name):
@@ -792,6 +800,7 @@ def test_a_restart_begins_where_the_run_ended(shape, name):
     assert third.end is None
 
 
+@pytest.mark.crossed
 @shapes
 @problems
 def test_a_converged_state_is_certified_without_an_iteration(shape, name):
@@ -802,6 +811,7 @@ def test_a_converged_state_is_certified_without_an_iteration(shape, name):
     assert (np.array(again.dual_gap) <= 1e-4).all()
 
 
+@pytest.mark.crossed
 @shapes
 @problems
 def test_an_optimum_is_a_place_to_stay(shape, name):
@@ -812,6 +822,7 @@ def test_an_optimum_is_a_place_to_stay(shape, name):
     assert (np.array(moved.objective) <= np.array(best.objective) * (1 + 1e-3)).all()
 
 
+@pytest.mark.crossed
 @shapes
 @problems
 def test_any_start_leads_to_the_optimum(shape, name):
@@ -845,7 +856,7 @@ def dual_value(case, Y):
     return -np.sum(Y * T) - case.delta / (2 * case.tau) * np.sum(Y * Y)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     seed=seeds,
     shape=st.sampled_from([(30, 12), (12, 30), (15, 15)]),

@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gorelm._moved import install
 from gorelm._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -48,9 +49,12 @@ __all__ = [
     "TableRegressor",
 ]
 
+install()
+del install
+
 # Not for `import *`, which should not shadow other libraries' functions of these names.
 _FUNCTIONS = ("load", "save")
-_MODULES = ("datasets", "diagnostics", "io", "metrics", "onnx", "path", "stream")
+_MODULES = ("datasets", "diagnostics", "extend", "io", "metrics", "onnx", "path", "stream")
 
 
 def __getattr__(name: str) -> Any:

@@ -26,10 +26,11 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     try:
         mode = place.stat().st_mode
     except FileNotFoundError:
-        if not place.parent.is_dir():
-            raise FileNotFoundError(
-                f"There is no folder {str(place.parent)!r} to write {place.name} to."
-            ) from None
+        for folder in (Path(path).parent, place.parent):  # the second is where a link leads
+            if not folder.is_dir():
+                raise FileNotFoundError(
+                    f"There is no folder {str(folder)!r} to write {place.name} to."
+                ) from None
         return place
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(f"{str(path)!r} is a folder, not a file.")

@@ -5,12 +5,24 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
-__all__ = ["Array", "Callback", "Constraints", "Indices", "Mask", "RandomState", "Record"]
+__all__ = [
+    "Array",
+    "Callback",
+    "Constraints",
+    "Indices",
+    "Inputs",
+    "Mask",
+    "RandomState",
+    "Record",
+]
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.intp]
+# Checked inputs X: dense or sparse.
+Inputs: TypeAlias = Array | sparse.csr_array
 # What scikit-learn checks an estimator's parameters against.
 Constraints: TypeAlias = dict[str, list[object]]
 RandomState: TypeAlias = int | np.random.RandomState | None

@@ -1,6 +1,7 @@
 """Rows on a Dask cluster: the iterates of one machine, whatever happens to the workers."""
 
 import functools
+import itertools
 import os
 import random
 import re
@@ -44,6 +45,7 @@ from gorelm.backends.dask.partition import PartialSums, PartitionActor, add, rea
 
 N_ROWS, N_HIDDEN = 900, 60
 LOCAL = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+slow = pytest.mark.slow
 SAME = 1e-10  # relative, for equal iterates in float64
 
 METHODS = {
@@ -55,24 +57,6 @@ METHODS = {
     "GR-ELM": GRELMRegressor(),
     "R-ELM": RELMRegressor(C=10),
 }
-
-
-@pytest.fixture(scope="module")
-def client_of_processes() -> Iterator[Any]:
-    with (
-        distributed.LocalCluster(**LOCAL, processes=True) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
-def client_of_threads() -> Iterator[Any]:
-    with (
-        distributed.LocalCluster(**LOCAL, processes=False) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
 
 
 @pytest.fixture
@@ -136,20 +120,28 @@ def leftovers(client: Any) -> list[Any]:
 # -- the same as one machine ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_partitions", [1, 2, 4, 7])
+@pytest.mark.parametrize("sizes", [(1, 4), pytest.param((2, 7), marks=slow)], ids=str)
 @pytest.mark.parametrize("name", METHODS)
-def test_iterates_are_those_of_one_machine(processes: Any, name: str, n_partitions: int) -> None:
+def test_iterates_are_those_of_one_machine(
+    processes: Any, name: str, sizes: tuple[int, ...]
+) -> None:
     X, T, _ = table()
     method = clone(METHODS[name]).set_params(n_hidden=N_HIDDEN, random_state=0)
     alone = clone(method).fit(X, T)
-    spread = clone(method).fit(chunked(X, n_partitions), chunked(T, n_partitions))
-    assert_same(alone, spread)
-    if n_partitions == 1:
-        np.testing.assert_array_equal(spread.coef_, alone.coef_)
+    for n_partitions in sizes:
+        spread = clone(method).fit(chunked(X, n_partitions), chunked(T, n_partitions))
+        assert_same(alone, spread)
+        if n_partitions == 1:
+            np.testing.assert_array_equal(spread.coef_, alone.coef_)
 
 
-@pytest.mark.parametrize("l1_ratio", [0.0, 0.5])
-@pytest.mark.parametrize("n_partitions", [1, 2, 4, 7])
+@pytest.mark.parametrize(
+    ("l1_ratio", "n_partitions"),
+    [
+        pytest.param(*case, marks=[] if case == (0.5, 7) else slow)
+        for case in itertools.product([0.0, 0.5], [1, 2, 4, 7])
+    ],
+)
 def test_weights_and_missing_targets(processes: Any, l1_ratio: float, n_partitions: int) -> None:
     X, T, w = table()
     rng = np.random.default_rng(2)
@@ -251,9 +243,8 @@ def test_answers_of_partitions_come_to_that_of_all_rows(sparse: bool) -> None:
         ("start", (problem, 0.5), {}, add),
         ("step", (B, problem, two, 1.6), {"cap": two, "measure": True}, add),
         ("step", (A, problem, two, 1.6), {"cap": two}, add),
-        ("inner", (), {}, add),
-        ("pull", (every,), {}, add),
-        ("corrected", (0.1 * A, every, problem, two), {}, reach_and_sum),
+        ("HtU", (every,), {}, add),
+        ("corrected_dual", (0.1 * A, every, problem, two), {}, reach_and_sum),
         ("loss", (B, problem, two), {}, add),
         ("residual_sums", (B,), {}, add),
         ("TT", (), {}, add),
@@ -460,7 +451,7 @@ def restless_penalties() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def undisturbed(client_of_processes: Any) -> tuple[GORELMRegressor, list[str]]:
     X, T, _ = table()
     with (
@@ -477,7 +468,10 @@ def undisturbed(client_of_processes: Any) -> tuple[GORELMRegressor, list[str]]:
     return fitted, names
 
 
-@pytest.mark.parametrize("moment", ["before the first iteration", "middle", "random", "end"])
+@pytest.mark.parametrize(
+    "moment",
+    ["middle", *(pytest.param(m, marks=slow) for m in ("before iterating", "random", "end"))],
+)
 def test_a_killed_worker_does_not_change_the_answer(
     processes: Any,
     undisturbed: tuple[GORELMRegressor, list[str]],
@@ -487,7 +481,7 @@ def test_a_killed_worker_does_not_change_the_answer(
     reference, names = undisturbed
     X, T, _ = table()
     number = {
-        "before the first iteration": 0,
+        "before iterating": 0,
         "middle": names.index("rescale") + 3,
         "random": random.randrange(len(names)),
         "end": len(names) - 1,
@@ -506,6 +500,7 @@ def test_a_killed_worker_does_not_change_the_answer(
     np.testing.assert_array_equal(spread.outlier_scores_, reference.outlier_scores_)
 
 
+@slow
 def test_all_workers_killed_at_once(
     processes: Any, undisturbed: tuple[GORELMRegressor, list[str]]
 ) -> None:
@@ -518,7 +513,7 @@ def test_all_workers_killed_at_once(
     np.testing.assert_array_equal(spread.coef_, reference.coef_)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=slow) for seed in (1, 2, 3))])
 def test_losses_at_any_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while an earlier loss is being mended, of requests done and not done, of copies."""
     rng, lost = random.Random(seed), list[str]()
@@ -550,29 +545,29 @@ def test_losses_at_any_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_worker_that_hangs_is_given_up(
-    undisturbed: tuple[GORELMRegressor, list[str]],
+    processes: Any, undisturbed: tuple[GORELMRegressor, list[str]]
 ) -> None:
     reference, names = undisturbed
     X, T, _ = table()
     hung = list[int]()
-    with distributed.Client(**LOCAL, processes=True) as client:
-        client.run(lambda dask_worker: setattr(dask_worker, "auto_restart", False), nanny=True)
-        model().fit(chunked(X, 2), chunked(T, 2))  # so that no import counts as hanging
-        try:
-            with (
-                dask.config.set({"gorelm.call-timeout": "3s"}),
-                restless_penalties(),
-                before_command(
-                    names.index("step") + 5, lambda: hung.extend(kill(client, how=signal.SIGSTOP))
-                ),
-            ):
-                spread = model(**FAULT).fit(chunked(X, 4), chunked(T, 4))
-        finally:
-            for pid in hung:
-                os.kill(pid, signal.SIGKILL)
+    two_workers(processes)
+    model().fit(chunked(X, 2), chunked(T, 2))  # so that no import counts as hanging
+    try:
+        with (
+            dask.config.set({"gorelm.call-timeout": "3s"}),
+            restless_penalties(),
+            before_command(
+                names.index("step") + 5, lambda: hung.extend(kill(processes, how=signal.SIGSTOP))
+            ),
+        ):
+            spread = model(**FAULT).fit(chunked(X, 4), chunked(T, 4))
+    finally:
+        for pid in hung:
+            os.kill(pid, signal.SIGKILL)
     np.testing.assert_array_equal(spread.coef_, reference.coef_)
 
 
+@slow
 def test_rows_sent_from_memory_outlive_a_worker_that_nobody_restarts(
     undisturbed: tuple[GORELMRegressor, list[str]],
 ) -> None:
@@ -586,6 +581,40 @@ def test_rows_sent_from_memory_outlive_a_worker_that_nobody_restarts(
         assert len(client.nthreads()) == 1
         assert leftovers(client) == []
     np.testing.assert_array_equal(spread.coef_, reference.coef_)
+
+
+@slow
+def test_workers_end_when_the_process_of_the_client_is_killed() -> None:
+    code = """
+    import os
+    import numpy as np
+    from distributed import Client
+    from gorelm import GORELMRegressor
+    from gorelm.backends.dask import from_arrays
+
+    if __name__ == "__main__":
+        with Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
+            X = np.random.default_rng(0).standard_normal((2000, 4))
+            rows = from_arrays(X, X)
+            pids = client.run(os.getpid).values()
+            tell = lambda record: print(*pids, flush=True)
+            GORELMRegressor(n_hidden=50, tol=1e-15, max_iter=10**6, callback=tell).fit(*rows)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        process.kill()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 5
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_running(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rsplit(")")[-1].split()[0] != "Z"
 
 
 # -- paused workers ------------------------------------------------------------------------------
@@ -704,7 +733,7 @@ def test_a_worker_out_of_memory(threads: Any, monkeypatch: pytest.MonkeyPatch) -
 
     with monkeypatch.context() as patch:
         patch.setattr(MemoryRows, "rescale", out_of_memory)
-        patch.setattr(MemoryRows, "pull", out_of_memory)
+        patch.setattr(MemoryRows, "HtU", out_of_memory)
         fails(threads, fitted, MemoryError, "ran out of memory.*memory_budget")
     X, T, _ = table()
     assert_same(model().fit(X, T), fitted.fit(chunked(X, 4), chunked(T, 4)))

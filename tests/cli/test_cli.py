@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from gorelm.cli import main
 from gorelm.experiments.store import Store
 
+pytestmark = pytest.mark.usefixtures("data_home")
+
 
 def call(*arguments, code=0):
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])

@@ -4,10 +4,11 @@ Every warning is an error here, NumPy's about overflow, division and invalid val
 (Estimators that search have their own wrong input in test_selection.py and test_robust.py.)
 """
 
+import sys
 import warnings
+from itertools import product
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -29,6 +30,7 @@ from support.estimator_cases import (
     names,
     sized,
 )
+from support.sweeps import at
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -68,12 +70,6 @@ BAD = {
     "memory_budget": [0, -1.0, "much", "GB", "0 MB"],
     "device": [3, "no such device"],
 }
-BAD_CASES = [
-    pytest.param(cls, name, value, id=f"{cls.__name__}-{name}={value!r}")
-    for cls in ALL
-    for name in names(cls)
-    for value in BAD.get(name, ())
-]
 ROBUST = [cls for cls in ALL if cls.__name__ in ("ORELMRegressor", "GORELMRegressor")]
 
 
@@ -107,10 +103,27 @@ def test_every_parameter_has_bad_values_here(cls):
     assert set(names(cls)) <= set(BAD)
 
 
-@pytest.mark.parametrize(("cls", "name", "value"), BAD_CASES)
-def test_bad_parameter(cls, name, value):
+@all_estimators
+def test_bad_parameter(cls):
     X, T = make_data()
-    refuses(make(cls, **{name: value}), X, T, match=name)
+    for name in names(cls):
+        for value in BAD[name]:
+            with at(**{name: value}):
+                refuses(make(cls, **{name: value}), X, T, match=name)
+
+
+def test_devices_without_pytorch(monkeypatch):
+    """What cannot be a device is a bad parameter everywhere; another one names the extra."""
+    for name in [name for name in sys.modules if name.startswith("gorelm.backends.torch.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("gorelm.backends.torch.fit", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    X, T = make_data()
+    for name in ("no such device", "cuda:one", "", "CUDA", "cuda:"):
+        refuses(make(gorelm.GORELMRegressor, device=name), X, T, match="device=")
+    for name in ("cpu", "cuda", "cuda:1", "mps"):
+        with pytest.raises(ImportError, match=r"gorelm\[torch\]"):
+            make(gorelm.GORELMRegressor, device=name).fit(X, T)
 
 
 @sized
@@ -136,67 +149,69 @@ def test_unknown_parameter(cls):
 
 
 @all_estimators
-@pytest.mark.parametrize(("value", "match"), [(NAN, "X contains NaN"), (INF, "X contains inf")])
-@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, np.float32, pd.DataFrame])
-def test_not_finite_in_X(cls, value, match, container):
+@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array, np.float32, "pandas"])
+def test_not_finite_in_X(cls, container):
+    if container == "pandas":
+        container = pytest.importorskip("pandas").DataFrame
     X, T = make_data()
-    bad = X.copy()
-    bad[2, 1] = value
-    refuses(make(cls), container(bad), T, match=match)
     model = make(cls).fit(container(X), T)
-    with pytest.raises(ValueError, match=match):
-        model.predict(container(bad))
+    for value, match in ((NAN, "X contains NaN"), (INF, "X contains inf")):
+        bad = X.copy()
+        bad[2, 1] = value
+        refuses(make(cls), container(bad), T, match=match)
+        with pytest.raises(ValueError, match=match):
+            model.predict(container(bad))
 
 
 @all_estimators
 @pytest.mark.parametrize("missing_targets", ["error", "ignore"])
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_not_finite_in_y(cls, missing_targets, value):
+def test_not_finite_in_y(cls, missing_targets):
     X, T = make_data()
-    T[2, 1] = value
-    model = make(cls, missing_targets=missing_targets)
-    if np.isnan(value) and missing_targets == "ignore":
-        model.fit(X, T)
-        assert np.isfinite(model.predict(X)).all()
-        assert np.isfinite(model.outlier_scores_).all()
-        return
-    refuses(model, X, T, match="y contains (NaN|inf)")
-    refuses(model, X, T[:, 1], match="y contains (NaN|inf)")
+    for value in (INF, -INF, NAN):
+        T[2, 1] = value
+        model = make(cls, missing_targets=missing_targets)
+        if np.isnan(value) and missing_targets == "ignore":
+            model.fit(X, T)
+            assert np.isfinite(model.predict(X)).all()
+            assert np.isfinite(model.outlier_scores_).all()
+        else:
+            refuses(model, X, T, match="y contains (NaN|inf)")
+            refuses(model, X, T[:, 1], match="y contains (NaN|inf)")
 
 
 @all_cases
-@pytest.mark.parametrize("scaling", INPUT_SCALINGS)
-@pytest.mark.parametrize("size", [1e-300, 1e300])
-@pytest.mark.parametrize("container", [np.asarray, sparse.csr_array])
-def test_scaled_X_of_any_size(cls, options, scaling, size, container):
+def test_scaled_X_of_any_size(cls, options):
     """Scaling takes the size out: the fit is that of X itself."""
     X, T = make_data(zeros=True)
-    model = make(cls, input_scaling=scaling, direct_link=True, **options)
-    usual = finite(model, X, T)
-    assert_close(finite(model, container(X * size), T), usual, 6)
+    for scaling in INPUT_SCALINGS:
+        model = make(cls, input_scaling=scaling, direct_link=True, **options)
+        usual = finite(model, X, T)
+        for size, container in product((1e-300, 1e300), (np.asarray, sparse.csr_array)):
+            with at(scaling=scaling, size=size, container=container):
+                assert_close(finite(model, container(X * size), T), usual, 6)
 
 
 @all_cases
-@pytest.mark.parametrize("scaling", TARGET_SCALINGS)
-@pytest.mark.parametrize("size", [1e-300, 1e300])
-def test_scaled_y_of_any_size(cls, options, scaling, size):
+def test_scaled_y_of_any_size(cls, options):
     X, T = make_data()
-    model = make(cls, target_scaling=scaling, **options)
-    usual = finite(model, X, T)
-    assert_close(finite(model, X, T * size) / size, usual, 6)
+    for scaling in TARGET_SCALINGS:
+        model = make(cls, target_scaling=scaling, **options)
+        usual = finite(model, X, T)
+        for size in (1e-300, 1e300):
+            with at(scaling=scaling, size=size):
+                assert_close(finite(model, X, T * size) / size, usual, 6)
 
 
 @all_cases
-@pytest.mark.parametrize("activation", ["sigmoid", "relu", "gaussian", "multiquadric"])
-@pytest.mark.parametrize("size", [1e-300, 1e300])
-def test_unscaled_X_of_extreme_size(cls, options, activation, size):
+def test_unscaled_X_of_extreme_size(cls, options):
     X, T = make_data()
-    model = make(cls, input_scaling=None, activation=activation, **options)
-    if size < 1:
-        finite(model, X * size, T)
-    else:
-        refuses(model, X * size, T, match="input_scaling or rescale X")
-        refuses(model, sparse.csr_array(X * size), T, match="input_scaling or rescale X")
+    match = "input_scaling or rescale X"
+    for activation in ("sigmoid", "relu", "gaussian", "multiquadric"):
+        with at(activation=activation):
+            model = make(cls, input_scaling=None, activation=activation, **options)
+            refuses(model, X * 1e300, T, match=match)
+            refuses(model, sparse.csr_array(X * 1e300), T, match=match)
+            finite(model, X * 1e-300, T)
 
 
 def finite_or_refused(model, X, T, match, w=None):
@@ -211,38 +226,30 @@ def finite_or_refused(model, X, T, match, w=None):
 
 
 @all_cases
-@pytest.mark.parametrize("size", [1e-300, 1e-150, 1e-80, 1e80, 1e100, 1e300])
-def test_unscaled_y_of_extreme_size(cls, options, size):
+def test_unscaled_y_of_extreme_size(cls, options):
     X, T = make_data()
-    model = brief(cls, target_scaling=None, **options)
-    finite_or_refused(model, X, T * size, match="target_scaling")
+    double = product([np.float64], [1e-300, 1e-150, 1e-80, 1e80, 1e100, 1e300])
+    for dtype, size in (*double, *product([np.float32], [1e-30, 1e30, 1e50])):
+        with at(dtype=dtype, size=size):
+            model = brief(cls, target_scaling=None, **options)
+            finite_or_refused(model, X.astype(dtype), T * size, match="target_scaling")
 
 
 @all_cases
-@pytest.mark.parametrize("size", [1e-30, 1e30, 1e50])
-def test_unscaled_y_of_extreme_size_with_single_precision(cls, options, size):
-    X, T = make_data()
-    model = brief(cls, target_scaling=None, **options)
-    finite_or_refused(model, X.astype(np.float32), T * size, match="target_scaling")
-
-
-@all_cases
-@pytest.mark.parametrize("scaling", [*INPUT_SCALINGS, None])
-def test_single_cell_of_1e300_in_X(cls, options, scaling):
+def test_single_cell_of_1e300_in_X(cls, options):
     X, T = make_data()
     X[3, 1] = 1e300
-    model = make(cls, input_scaling=scaling, **options)
-    if scaling is None:
-        refuses(model, X, T, match="rescale X")
-    else:
-        finite(model, X, T)
+    refuses(make(cls, input_scaling=None, **options), X, T, match="rescale X")
+    for scaling in INPUT_SCALINGS:
+        with at(scaling=scaling):
+            finite(make(cls, input_scaling=scaling, **options), X, T)
 
 
 @all_estimators
-@pytest.mark.parametrize("scaling", [*INPUT_SCALINGS, None])
-def test_bounded_nodes_predict_finitely_anywhere(cls, scaling):
+def test_bounded_nodes_predict_finitely_anywhere(cls):
     X, T = make_data()
-    for activation in ("sigmoid", "tanh", "sine", "hardlim", "gaussian"):
+    activations = ("sigmoid", "tanh", "sine", "hardlim", "gaussian")
+    for activation, scaling in product(activations, (*INPUT_SCALINGS, None)):
         model = make(cls, input_scaling=scaling, activation=activation).fit(0.1 * X, T)
         for value in (1e300, -1.7e308):
             for rows in (np.full((2, 4), value), np.diag([value] * 4)):
@@ -251,11 +258,11 @@ def test_bounded_nodes_predict_finitely_anywhere(cls, scaling):
 
 
 @all_estimators
-@pytest.mark.parametrize("scaling", [*INPUT_SCALINGS, None])
-def test_predictions_are_never_nan(cls, scaling):
+def test_predictions_are_never_nan(cls):
     """Where a linear part is extrapolated out of the floats, a prediction may be infinite."""
     X, T = make_data()
-    for activation in ("relu", "multiquadric", "sigmoid"):
+    activations = ("relu", "multiquadric", "sigmoid")
+    for activation, scaling in product(activations, (*INPUT_SCALINGS, None)):
         model = make(cls, input_scaling=scaling, activation=activation, direct_link=True)
         model.fit(0.1 * X, T)
         for row in ([1e300] * 4, [1.7e308] * 4, [1.7e308, -1.7e308, 0.0, 1.0]):
@@ -267,12 +274,12 @@ def test_predictions_are_never_nan(cls, scaling):
 
 
 @all_cases
-@pytest.mark.parametrize("value", [1e12, -1e12, 1e30])
-def test_huge_outlier_in_y_is_finite(cls, options, value):
+def test_huge_outlier_in_y_is_finite(cls, options):
     X, T = make_data()
-    T[7, 0] = value
-    for dtype in (np.float64, np.float32):
-        finite_or_refused(brief(cls, **options), X.astype(dtype), T, match="target_scaling")
+    for value, dtype in product((1e12, -1e12, 1e30), (np.float64, np.float32)):
+        T[7, 0] = value
+        with at(value=value, dtype=dtype):
+            finite_or_refused(brief(cls, **options), X.astype(dtype), T, match="target_scaling")
 
 
 @pytest.mark.parametrize("cls", ROBUST)
@@ -362,16 +369,17 @@ def test_one_column(cls, options):
 
 
 @all_cases
-@pytest.mark.parametrize("activation", ["sigmoid", "gaussian"])
-def test_fewer_rows_than_targets_and_nodes(cls, options, activation):
+def test_fewer_rows_than_targets_and_nodes(cls, options):
     X, T = make_data(4, n_targets=7)
-    finite(make(cls, n_hidden=30, activation=activation, **options), X, T)
-    finite(make(cls, n_hidden=2, activation=activation, **options), X, T)
+    for activation, n_hidden in product(("sigmoid", "gaussian"), (30, 2)):
+        with at(activation=activation, n_hidden=n_hidden):
+            finite(make(cls, n_hidden=n_hidden, activation=activation, **options), X, T)
 
 
 # -- degenerate data -----------------------------------------------------------------------------
 
 
+@pytest.mark.crossed("options", "scaling")
 @all_cases
 @pytest.mark.parametrize("scaling", [*INPUT_SCALINGS, None])
 def test_constant_columns(cls, options, scaling):
@@ -386,6 +394,7 @@ def test_constant_columns(cls, options, scaling):
         finite(model, np.hstack([X, constant]), T)
 
 
+@pytest.mark.crossed("options", "activation", "scaling")
 @all_cases
 @pytest.mark.parametrize("activation", ["sigmoid", "gaussian"])
 @pytest.mark.parametrize("scaling", INPUT_SCALINGS)
@@ -399,6 +408,7 @@ def test_constant_column_carries_no_noise(cls, options, activation, scaling):
     assert_close(finite(model, np.hstack([X, constant]), T), usual, 6)
 
 
+@pytest.mark.crossed("options", "scaling")
 @all_cases
 @pytest.mark.parametrize("scaling", TARGET_SCALINGS)
 def test_constant_target_is_predicted(cls, options, scaling):
@@ -419,11 +429,11 @@ def test_constant_target_unscaled(cls, options):
 
 
 @all_cases
-@pytest.mark.parametrize("scaling", [*INPUT_SCALINGS, None])
-def test_all_rows_equal(cls, options, scaling):
+def test_all_rows_equal(cls, options):
     X, T = make_data()
     rows, targets = (np.repeat(A[:1], len(X), axis=0) for A in (X, T))
-    for activation in ("sigmoid", "gaussian", "multiquadric"):
+    activations = ("sigmoid", "gaussian", "multiquadric")
+    for activation, scaling in product(activations, (*INPUT_SCALINGS, None)):
         model = make(cls, input_scaling=scaling, activation=activation, **options)
         finite(model, rows, T)
         np.testing.assert_allclose(finite(model, rows, targets), targets, rtol=1e-9)
@@ -431,13 +441,14 @@ def test_all_rows_equal(cls, options, scaling):
 
 
 @all_cases
-@pytest.mark.parametrize("activation", ["sigmoid", "gaussian", "multiquadric"])
-def test_duplicate_rows(cls, options, activation):
+def test_duplicate_rows(cls, options):
     X, T = make_data(10)
     rows = np.arange(100) % 10
-    finite(make(cls, activation=activation, **options), X[rows], T[rows])
-    rng = np.random.RandomState(0)
-    finite(make(cls, activation=activation, **options), X[rows], rng.normal(size=(100, 3)))
+    noise = np.random.RandomState(0).normal(size=(100, 3))
+    for activation in ("sigmoid", "gaussian", "multiquadric"):
+        with at(activation=activation):
+            finite(make(cls, activation=activation, **options), X[rows], T[rows])
+            finite(make(cls, activation=activation, **options), X[rows], noise)
 
 
 @all_cases
@@ -460,17 +471,19 @@ def test_mostly_zero_targets(cls, options):
 
 
 @all_estimators
-@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int64, np.float16, object])
-def test_numbers_of_any_type(cls, dtype):
+def test_numbers_of_any_type(cls):
     X, T = make_data()
     X, T = np.abs(np.round(X)), np.abs(np.round(T[:, :2]))
     usual = make(cls).fit(X, T).predict(X)
-    prediction = finite(make(cls), X.astype(dtype), T.astype(dtype))
-    assert_close(prediction, usual, 3 if dtype is np.float16 else 9)
+    for dtype in (np.int8, np.uint16, np.int64, np.float16, object):
+        with at(dtype=dtype):
+            prediction = finite(make(cls), X.astype(dtype), T.astype(dtype))
+            assert_close(prediction, usual, 3 if dtype is np.float16 else 9)
 
 
 @all_estimators
 def test_booleans(cls):
+    pd = pytest.importorskip("pandas")
     X, T = make_data()
     usual = make(cls).fit((X > 0) * 1.0, (T[:, 0] > 0) * 1.0).predict((X > 0) * 1.0)
     assert_close(finite(make(cls), X > 0, T[:, 0] > 0), usual, 9)
@@ -516,13 +529,13 @@ def test_bad_weights(cls):
 
 
 @all_cases
-@pytest.mark.parametrize("weight", [1e-300, 1e15])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_weights_of_extreme_size(cls, options, weight, dtype):
+def test_weights_of_extreme_size(cls, options):
     X, T = make_data()
-    for w in (np.full(len(X), weight), np.where(np.arange(len(X)) == 3, weight, 1.0)):
-        model = brief(cls, **options)
-        finite_or_refused(model, X.astype(dtype), T, match="sample_weight", w=w)
+    for weight, dtype in product((1e-300, 1e15), (np.float64, np.float32)):
+        for w in (np.full(len(X), weight), np.where(np.arange(len(X)) == 3, weight, 1.0)):
+            with at(weights=w[2:5], dtype=dtype):
+                model = brief(cls, **options)
+                finite_or_refused(model, X.astype(dtype), T, match="sample_weight", w=w)
 
 
 @all_estimators
@@ -537,21 +550,22 @@ def test_one_row_of_positive_weight(cls):
 
 
 @all_cases
-@pytest.mark.parametrize("size", [1e-12, 1e-6, 1e6, 1e12])
-def test_extreme_penalties(cls, options, size):
+def test_extreme_penalties(cls, options):
     X, T = make_data()
-    for name in {"C", "lam", "tau"}.intersection(names(cls)):
-        model = brief(cls, **{name: size}, **options)
-        finite_or_refused(model, X, T, match="regularisation")
+    for size in (1e-12, 1e-6, 1e6, 1e12):
+        for name in {"C", "lam", "tau"}.intersection(names(cls)):
+            with at(**{name: size}):
+                model = brief(cls, **{name: size}, **options)
+                finite_or_refused(model, X, T, match="regularisation")
 
 
 @all_estimators
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("weight_scale", [1e-6, 1e6])
-def test_extreme_weight_scale(cls, activation, weight_scale):
+def test_extreme_weight_scale(cls):
     X, T = make_data()
-    model = brief(cls, activation=activation, weight_scale=weight_scale)
-    finite_or_refused(model, X, T, match="regularisation")
+    for activation, weight_scale in product(ACTIVATIONS, (1e-6, 1e6)):
+        with at(activation=activation, weight_scale=weight_scale):
+            model = brief(cls, activation=activation, weight_scale=weight_scale)
+            finite_or_refused(model, X, T, match="regularisation")
 
 
 @all_estimators

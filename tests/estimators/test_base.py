@@ -19,8 +19,6 @@ import tracemalloc
 import warnings
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
 from scipy import sparse
 from sklearn.base import clone
@@ -54,6 +52,7 @@ from support.estimator_cases import (
     sized,
     sparse_penalty,
 )
+from support.sweeps import at
 
 # -- scikit-learn's own checks -----------------------------------------------------------------
 
@@ -75,6 +74,7 @@ def test_all_lists_the_five_methods():
 
 @all_estimators
 def test_pipeline_with_frames(cls):
+    pd = pytest.importorskip("pandas")
     X, T = make_data()
     X = pd.DataFrame(X, columns=["a", "b", "c", "d"])
     model = make_pipeline(StandardScaler().set_output(transform="pandas"), make(cls))
@@ -153,6 +153,7 @@ def test_fit_leaves_parameters_and_data_alone(cls, options):
 
 @all_cases
 def test_refit_forgets(cls, options):
+    pd = pytest.importorskip("pandas")
     X, T = make_data()
     model = make(cls, **options).fit(pd.DataFrame(X[:20, :3], columns=list("abc")), T[:20, 0])
     model.fit(X, T)
@@ -184,6 +185,7 @@ def test_every_parameter_is_documented_with_its_default(cls):
 
 @all_estimators
 def test_every_fitted_attribute_is_documented(cls):
+    pd = pytest.importorskip("pandas")
     X, T = make_data()
     model = make(cls).fit(pd.DataFrame(X, columns=list("abcd")), T)
     fitted = [name for name in vars(model) if name.endswith("_") and not name.startswith("_")]
@@ -214,16 +216,14 @@ def test_fitted_attributes_have_their_documented_shapes(cls):
 # -- kinds of input ------------------------------------------------------------------------------
 
 
-FRAMES = {
-    "pandas": lambda A, columns: pd.DataFrame(A, columns=columns),
-    "polars": lambda A, columns: pl.DataFrame(A, schema=columns),
-}
-
-
 @all_estimators
-@pytest.mark.parametrize("library", FRAMES)
+@pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_frames(cls, library):
-    frame = FRAMES[library]
+    frames = pytest.importorskip(library)
+
+    def frame(A, columns):
+        return frames.DataFrame(dict(zip(columns, A.T, strict=True)))
+
     X, T = make_data()
     plain = make(cls).fit(X, T).predict(X)
     model = make(cls).fit(frame(X, list("abcd")), frame(T, list("uvw")))
@@ -241,6 +241,8 @@ def test_frames(cls, library):
 
 @all_estimators
 def test_series_and_lists(cls):
+    pd = pytest.importorskip("pandas")
+    pl = pytest.importorskip("polars")
     X, T = make_data()
     plain = make(cls).fit(X, T[:, 0]).predict(X)
     for y in (pd.Series(T[:, 0]), pl.Series(T[:, 0].tolist()), T[:, 0].tolist()):
@@ -271,6 +273,7 @@ def test_shape_of_predictions_follows_y(cls, options):
     assert model.fit(X, T).predict(X[:1]).shape == (1, 3)
 
 
+@pytest.mark.crossed("options", "activation")
 @all_cases
 @pytest.mark.parametrize("activation", ["sigmoid", "gaussian"])
 def test_float32_agrees_with_float64(cls, options, activation):
@@ -293,6 +296,7 @@ def test_float32_agrees_with_float64_in_a_wide_layer(cls, options):
     assert_close(make(cls, **params).fit(X, T).predict(X), double, digits=2)
 
 
+@pytest.mark.crossed("options", "activation", "scaling")
 @all_cases
 @pytest.mark.parametrize("activation", ["sigmoid", "gaussian"])
 @pytest.mark.parametrize("scaling", [*INPUT_SCALINGS, None])
@@ -314,26 +318,31 @@ def test_sparse_equals_dense(cls, options, activation, scaling):
 
 
 @all_estimators
-@pytest.mark.parametrize("kind", ["csr_matrix", "csc_matrix", "coo_matrix", "csc_array"])
-def test_sparse_formats(cls, kind):
+def test_sparse_formats(cls):
     X, T = make_data(zeros=True)
     w = np.arange(len(X)) % 3.0
-    S = getattr(sparse, kind)(X)
-    model = make(cls, input_scaling="standard").fit(S, T, w)
-    assert_close(model.predict(S), make(cls, input_scaling="standard").fit(X, T, w).predict(X), 7)
-    single = make(cls).fit(S.astype(np.float32), T)
-    assert_close(single.predict(S), make(cls).fit(X, T).predict(X), 3)
+    weighted = make(cls, input_scaling="standard").fit(X, T, w).predict(X)
+    plain = make(cls).fit(X, T).predict(X)
+    for kind in ("csr_matrix", "csc_matrix", "coo_matrix", "csc_array"):
+        with at(kind=kind):
+            S = getattr(sparse, kind)(X)
+            model = make(cls, input_scaling="standard").fit(S, T, w)
+            assert_close(model.predict(S), weighted, 7)
+            single = make(cls).fit(S.astype(np.float32), T)
+            assert_close(single.predict(S), plain, 3)
 
 
 @all_estimators
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_every_activation_learns(cls, activation):
+def test_every_activation_learns(cls):
     X, T = make_data(150)
-    model = make(cls, n_hidden=60, activation=activation).fit(X, T)
-    assert arrmse(T, model.predict(X)) < 0.95
-    assert model.converged_
-    dense, S = model.predict(X), sparse.csr_array(X)
-    assert_close(model.fit(S, T).predict(S), dense, 5)
+    S = sparse.csr_array(X)
+    for activation in ACTIVATIONS:
+        with at(activation=activation):
+            model = make(cls, n_hidden=60, activation=activation).fit(X, T)
+            assert arrmse(T, model.predict(X)) < 0.95
+            assert model.converged_
+            dense = model.predict(X)
+            assert_close(model.fit(S, T).predict(S), dense, 5)
 
 
 @sized
@@ -360,6 +369,7 @@ def test_intercept_takes_up_a_shift_of_the_targets(cls, options):
 # -- reproducibility -----------------------------------------------------------------------------
 
 
+@pytest.mark.crossed("cls", "activation")
 @all_cases
 @pytest.mark.parametrize("activation", ["sigmoid", "gaussian"])
 def test_same_seed_same_bits(cls, options, activation):
@@ -383,6 +393,7 @@ def test_kinds_of_random_state(cls):
     assert not np.array_equal(one.hidden_.A, other.hidden_.A)
 
 
+@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("n_rows", [150, 500])
 def test_number_of_threads_does_not_matter(cls, n_rows):
@@ -402,6 +413,7 @@ def test_number_of_threads_does_not_matter(cls, n_rows):
 # -- sample weights ------------------------------------------------------------------------------
 
 
+@pytest.mark.crossed("options", "activation", "target_scaling")
 @all_cases
 @pytest.mark.parametrize("activation", ["sigmoid", "gaussian"])
 @pytest.mark.parametrize("target_scaling", [*TARGET_SCALINGS, None])
@@ -446,6 +458,7 @@ def test_weights_are_repeats_in_a_wide_layer(cls, options):
     assert_close(weighted.predict(X), repeated.predict(X), 8)
 
 
+@pytest.mark.crossed("options", "activation")
 @all_cases
 @pytest.mark.parametrize("activation", ["sigmoid", "gaussian"])
 def test_zero_weight_removes_the_row(cls, options, activation):
@@ -495,6 +508,7 @@ def test_ignore_without_missing_changes_nothing(cls, options):
     np.testing.assert_array_equal(ignoring.predict(X), make(cls, **options).fit(X, T).predict(X))
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("name", "options", "digits"),
     [
@@ -576,6 +590,8 @@ def test_column_without_known_targets(cls):
 
 @all_estimators
 def test_missing_targets_may_come_in_frames(cls):
+    pd = pytest.importorskip("pandas")
+    pl = pytest.importorskip("polars")
     X, T = make_data()
     holed, _ = with_holes(T)
     plain = make(cls, missing_targets="ignore").fit(X, holed).predict(X)
@@ -590,6 +606,7 @@ def test_missing_targets_may_come_in_frames(cls):
 # -- pruning -------------------------------------------------------------------------------------
 
 
+@pytest.mark.crossed("options", "activation")
 @all_cases
 @pytest.mark.parametrize("activation", ["sigmoid", "gaussian"])
 def test_prune_keeps_predictions(cls, options, activation):
@@ -651,6 +668,7 @@ def scale_by_hand(T, target_scaling):
     return np.ptp(T, axis=0) / 2 if target_scaling == "minmax" else np.ones(T.shape[1])
 
 
+@pytest.mark.crossed("options", "target_scaling")
 @all_cases
 @pytest.mark.parametrize("target_scaling", [*TARGET_SCALINGS, None])
 def test_scores_are_scaled_residual_norms(cls, options, target_scaling):
@@ -700,6 +718,7 @@ def test_relm_of_the_paper_is_the_closed_form():
     np.testing.assert_array_equal(ours.coef_, papers.coef_)
 
 
+@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_peak_memory(cls, dtype):
@@ -720,6 +739,7 @@ def test_peak_memory(cls, dtype):
     assert peak <= (3 if cls in GROWING else 1.5) * 6000 * 300 * cell + 8 * 300**2 * 8
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("options", [{}, {"l1_ratio": 0.5}, {"delta": 0.1}])
 def test_gorelm_finds_planted_rows_and_predicts_better(seed, options):
@@ -797,6 +817,7 @@ def test_ctrl_c_leaves_an_unfitted_estimator_unfitted(cls, options):
 
 @iterative
 def test_ctrl_c_leaves_a_fitted_estimator_as_it_was(cls, options):
+    pd = pytest.importorskip("pandas")
     X, T = make_data()
     model = make(cls, **options).fit(pd.DataFrame(X[:, :2], columns=["a", "b"]), T[:, 0])
     old = pd.DataFrame(X[:, :2], columns=["a", "b"])

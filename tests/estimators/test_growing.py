@@ -156,6 +156,7 @@ KINDS = [
 all_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
+@pytest.mark.crossed
 @all_kinds
 @not_one_by_one
 def test_grown_is_refitted(case, kind):
@@ -167,6 +168,7 @@ def test_grown_is_refitted(case, kind):
     assert model.predict(X).shape == T.shape
 
 
+@pytest.mark.crossed
 @all_kinds
 @robust_cases
 def test_igor_elm_reaches_the_objective_it_states(case, kind):
@@ -224,6 +226,7 @@ def test_weights_are_repeated_rows(case):
 # -- ways to the same size -------------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @all_cases
 @pytest.mark.parametrize("kind", ["plain", "from tall to wide", "radial", "missing", "weights"])
 def test_growing_twice_is_growing_once(case, kind):

@@ -151,6 +151,7 @@ def test_validation_error_is_that_of_rows_not_seen(validation):
         assert record["validation_error"] == pytest.approx(errors / unit, rel=1e-6)
 
 
+@pytest.mark.crossed
 @all_validations
 @all_cases
 def test_validation_chooses_the_size(case, validation):
@@ -280,6 +281,7 @@ COPIES = {
 }
 
 
+@pytest.mark.crossed
 @all_cases
 @pytest.mark.parametrize("way", COPIES)
 def test_copies_predict_and_grow_with_rows_only(case, way):
@@ -320,6 +322,7 @@ BAD_GROWTH = {
 }
 
 
+@pytest.mark.crossed
 @all_cases
 @pytest.mark.parametrize("bad", BAD_GROWTH)
 def test_bad_growth_leaves_the_model_as_it_was(case, bad):

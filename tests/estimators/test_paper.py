@@ -127,6 +127,7 @@ def first_stop(steps):
 # -- iterate by iterate --------------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @shapes
 @alphas
 @pytest.mark.parametrize(("lam", "tau"), [(1.0, 1.0), (5.0, 2.0)])
@@ -147,6 +148,7 @@ def test_gor_elm_iterates(shape, alpha, lam, tau):
         assert alpha == 0 or U2.any()
 
 
+@pytest.mark.crossed
 @shapes
 @alphas
 @pytest.mark.parametrize("C", [0.1, 4.0])
@@ -174,6 +176,7 @@ def test_or_elm_iterates(shape, C):
 # -- where they stop -----------------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @shapes
 @alphas
 @pytest.mark.parametrize("lam", [0.3, 10.0])
@@ -200,6 +203,7 @@ def test_gor_elm_stops_there_with_tolerances_of_its_own():
     assert_equal(fit.coef[:, 0], step[1])
 
 
+@pytest.mark.crossed
 @shapes
 @alphas
 @pytest.mark.parametrize("C", [0.01, 1.0])

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold, ShuffleSplit
@@ -48,6 +48,7 @@ def test_scikit_learn(estimator, check):
 
 
 # 40 % on one side are nearly a population of their own: there a seventh of them is missed at times.
+@pytest.mark.crossed("ratio", "seed")
 @pytest.mark.parametrize(("ratio", "kind"), [(0.2, "rows"), (0.4, "rows"), (0.2, "one-sided")])
 @pytest.mark.parametrize("seed", range(2))
 def test_finds_planted_rows_and_predicts_without_them(ratio, kind, seed):
@@ -79,6 +80,7 @@ def test_clean_data_stay(seed):
     assert arrmse(truth, model.predict(new)) < 1.1 * best
 
 
+@pytest.mark.slow
 def test_small_clean_tables_are_rarely_called_contaminated():
     called = [
         make(random_state=seed).fit(data.X, data.T).contaminated_
@@ -113,6 +115,7 @@ def test_one_gross_cell():
     assert difference.mean() < 0.1
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", ["rows", "cells", "heavy-tailed"])
 @pytest.mark.parametrize("ratio", [0.0, 0.35])
 def test_flagged_rows_had_no_part_in_the_fit(kind, ratio):
@@ -252,9 +255,11 @@ def test_random_state_instance():
     np.testing.assert_array_equal(one.predict(data.X), two.predict(data.X))
 
 
-def test_processes_change_nothing():
-    data = make_data(ratio=0.2)
-    one, two = make().fit(data.X, data.T), make(n_jobs=2).fit(data.X, data.T)
+def test_processes_change_no_digit():
+    """Even where BLAS may have more threads there than here."""
+    data = make_data(400, ratio=0.2)
+    with parallel_config("loky", inner_max_num_threads=2):
+        one, two = (make(n_hidden=150, n_jobs=n).fit(data.X, data.T) for n in (1, 2))
     np.testing.assert_array_equal(one.predict(data.X), two.predict(data.X))
     np.testing.assert_array_equal(one.outlier_scores_, two.outlier_scores_)
     for name, column in one.cv_results_.items():
@@ -315,6 +320,7 @@ def test_one_target(ratio):
     np.testing.assert_array_equal(one, two[:, 0])
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("value", [0.0, 7.0, -1e6])
 @pytest.mark.parametrize("n_targets", [None, 2])
 def test_constant_target(value, n_targets):
@@ -524,6 +530,7 @@ def test_a_fold_of_one_row_does_not_choose_the_members(monkeypatch):
     assert len(model.members_) > 1
 
 
+@pytest.mark.slow
 def test_rare_targets_and_tests_survive_sampling():
     data = make_data(300)
     T = data.T.copy()
@@ -574,6 +581,7 @@ def test_rows_that_cv_never_tests_are_not_outliers():
 
 @pytest.mark.parametrize("n_members", [1, 3, 99])
 def test_members(n_members):
+    pd = pytest.importorskip("pandas")
     data = make_data()
     model = make(n_members=n_members).fit(data.X, data.T)
     layers = len(model.cv_results_["mean_test_score"])
@@ -736,6 +744,7 @@ def test_far_rows_are_pulled_in_a_copy():
 
 
 def test_frames():
+    pd = pytest.importorskip("pandas")
     data = make_data()
     plain = make().fit(data.X, data.T).predict(data.X)
     frame = pd.DataFrame(data.X, columns=list("abcde"))
@@ -751,6 +760,7 @@ def test_frames():
 
 
 def test_refit_forgets():
+    pd = pytest.importorskip("pandas")
     data = make_data(ratio=0.3)
     model = make().fit(pd.DataFrame(data.X[:40, :3], columns=list("abc")), data.T_clean[:40, 0])
     model.fit(data.X, data.T)
@@ -761,6 +771,7 @@ def test_refit_forgets():
 
 
 def test_every_parameter_and_attribute_is_documented():
+    pd = pytest.importorskip("pandas")
     doc = inspect.getdoc(RobustELMRegressor)
     parameters, attributes = re.search(
         r"^Parameters\n-+\n(.*?)^Attributes\n-+\n(.*?)(?=^\w+\n---|\Z)", doc, re.M | re.S

@@ -5,8 +5,6 @@ import pickle
 import warnings
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +16,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gorelm import GORELMRegressor, RELMRegressor, RobustELMRegressor, TableRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.estimators._encoding import columns_of, in_words
+
+pd = pytest.importorskip("pandas", reason="tables are tested as pandas frames")
+pl = pytest.importorskip("polars", reason="tables are tested as polars frames")
 
 SMALL = RobustELMRegressor(n_hidden=10, n_members=1, cv=2, missing_targets="ignore")
 

@@ -7,11 +7,12 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
 from gorelm._features.layer import _BLOCK_BYTES, ACTIVATIONS, HiddenLayer, _sample
+from support.sweeps import examples
 
 NAMES = list(ACTIVATIONS)
 RADIAL = [name for name, act in ACTIVATIONS.items() if act.radial]
@@ -82,6 +83,7 @@ def assert_same(one, other):
 # -- values ------------------------------------------------------------------------------------
 
 
+@pytest.mark.crossed("weights", "direct_link")
 @pytest.mark.parametrize("direct_link", [False, True])
 @pytest.mark.parametrize("weights", ["uniform", "normal"])
 @pytest.mark.parametrize("name", NAMES)
@@ -155,6 +157,7 @@ def test_reproducible(name):
 # -- dense, sparse, offset, dtypes, blocks -----------------------------------------------------
 
 
+@pytest.mark.crossed("kind", "dtype")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", SPARSE)
 @pytest.mark.parametrize("name", NAMES)
@@ -178,6 +181,7 @@ def test_sparse_duplicates_are_summed_and_input_kept():
     np.testing.assert_array_equal(X.data, [1.0, 2.0, -1.0])
 
 
+@pytest.mark.crossed("name", "convert")
 @pytest.mark.parametrize("convert", [np.asarray, *SPARSE])
 @pytest.mark.parametrize("name", NAMES)
 def test_offset(name, convert):
@@ -235,6 +239,7 @@ def test_out(name, order):
     np.testing.assert_array_equal(X, kept)
 
 
+@pytest.mark.crossed("name", "convert")
 @pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("name", NAMES)
 def test_no_temporary_as_large_as_H(name, convert):
@@ -372,7 +377,7 @@ def test_direct_link_alone(name):
     seed=st.integers(0, 2**31 - 1),
     data=st.data(),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_any_history_of_growing_and_keeping(n, steps, seed, data):
     """Whatever was removed on the way, a layer is a choice of the columns of the full one."""
     name = data.draw(st.sampled_from(NAMES))

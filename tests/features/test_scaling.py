@@ -149,6 +149,7 @@ def test_missing_cells_are_left_out(kind):
         np.testing.assert_array_equal(scaling.scale[j], alone.scale[0])
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", [*INPUT_SCALINGS, None])
 @pytest.mark.parametrize("container", [sparse.csr_array, sparse.csr_matrix])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -170,6 +171,7 @@ def test_sparse_is_dense(kind, container, dtype):
     np.testing.assert_allclose(scaled.toarray() + offset, dense.apply(A)[0], atol=atol)
 
 
+@pytest.mark.crossed("value", "n_rows")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e9, 1 / 3, 1e300, 1e-300])
 @pytest.mark.parametrize("n_rows", [1, 2, 1000])
@@ -221,6 +223,7 @@ ZERO_INFLATED = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ZERO_INFLATED)
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e9])
 def test_robust_scale_where_the_middle_half_is_one_value(name, unit):

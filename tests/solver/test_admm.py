@@ -1,6 +1,7 @@
 """What must hold of a fit without knowing its optimum: symmetries, bookkeeping, odd inputs."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from gorelm._solver.prepared import solve
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import MemoryRows
 from support.oracles import Case, draw, objective, scaled
+from support.sweeps import at
 
 TALL, WIDE = (60, 20), (20, 60)
 shapes = pytest.mark.parametrize("shape", [TALL, WIDE], ids=["tall", "wide"])
@@ -72,6 +74,7 @@ def assert_same_fit(one, other, atol=1e-10):
 # -- batches -----------------------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @shapes
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("loss", ["l21", "l1", "squared"])
@@ -108,6 +111,7 @@ def test_mixed_batch_reaches_the_same_optima():
         assert together.objective[p] == pytest.approx(alone.objective[0], rel=2e-6)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("shape", [TALL, WIDE, (30, 30)], ids=["tall", "wide", "square"])
 @iterative
 def test_every_factor_gives_the_same_iterates(shape, name):
@@ -153,6 +157,7 @@ def test_closed_form_is_what_the_iteration_converges_to():
 # -- symmetries --------------------------------------------------------------------------------
 
 
+@pytest.mark.crossed("shape", "missing")
 @shapes
 @problems
 @pytest.mark.parametrize("missing", [False, True])
@@ -199,6 +204,7 @@ def test_weights_of_estimators(estimator):
     np.testing.assert_allclose(estimator.coef_, weighted, atol=1e-10 * np.abs(weighted).max())
 
 
+@pytest.mark.crossed
 @shapes
 @iterative
 def test_order_of_rows_nodes_and_targets_does_not_matter(shape, name):
@@ -220,6 +226,7 @@ def test_rotated_targets_give_rotated_weights(shape, name):
     assert_same_fit(replace(one, coef=one.coef @ Q), other, atol=1e-8)
 
 
+@pytest.mark.crossed
 @shapes
 @pytest.mark.parametrize("factor", [1024.0, 1 / 1024])
 @pytest.mark.parametrize("name", ["l21", "l1", "l1 huber"])
@@ -235,6 +242,7 @@ def test_units_of_the_targets_without_sparsity(shape, factor, name):
     )
 
 
+@pytest.mark.crossed
 @shapes
 @pytest.mark.parametrize("factor", [1000.0, 1e-3])
 @iterative
@@ -504,9 +512,9 @@ def test_one_row_pass_is_its_definition(name, relax):
         assert not rows.U[~known].any()
         np.testing.assert_allclose(HtD[:, 0], Hs.T @ (E - U)[:, 0], atol=1e-11)
         np.testing.assert_allclose(rows.HtU(np.array([0]))[:, 0], Hs.T @ U[:, 0], atol=1e-11)
-        for part, D in zip(rows.products(2), (E - U, U), strict=True):
+        for part, D in zip(rows.new_products(2), (E - U, U), strict=True):
             np.testing.assert_allclose(part[:, 0], Hs[:, 2:].T @ D[:, 0], atol=1e-11)
-        sums = {
+        expected = {
             "primal": (R - E) ** 2,
             "size": R**2,
             "hidden": (Hs @ B[:, 0]) ** 2,
@@ -515,7 +523,7 @@ def test_one_row_pass_is_its_definition(name, relax):
             "UU": U**2,
             "UT": U[:, 0] * Ts,
         }
-        for key, terms in sums.items():
+        for key, terms in expected.items():
             np.testing.assert_allclose(getattr(sums, key), [terms.sum()], rtol=1e-10, err_msg=key)
         p = PROBLEMS[name]
         tau, delta = float(p.tau[0]), float(p.delta[0])
@@ -557,23 +565,23 @@ def test_a_dead_node_gets_no_weight(name):
 
 
 @problems
-@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (2, 3), (3, 3)])
-@pytest.mark.parametrize("m", [1, 5])
-def test_tiny_shapes(name, shape, m):
-    H, T, _, _ = draw(25, *shape, m)
-    for observed in (None, np.arange(T.size).reshape(T.shape) % 2 == 0):
-        fit = run(H, T, PROBLEMS[name], observed=observed)
-        assert fit.coef.shape == (shape[1], 1, m)
-        assert fit.status == ["converged"]
-        p = PROBLEMS[name]
-        tau, delta = float(p.tau[0]), float(p.delta[0])
-        case = Case(H, T, p.loss, tau, *_penalty(p), delta, p.grouped, None, observed)
-        value = objective(case, fit.coef[:, 0])
-        assert value <= objective(case, np.zeros((shape[1], m))) * (1 + 1e-6)
-        rng = np.random.default_rng(25)
-        for size in (1e-3, 1e-1):
-            nearby = fit.coef[:, 0] + size * rng.standard_normal((shape[1], m))
-            assert value <= objective(case, nearby) * (1 + 1e-6)
+def test_tiny_shapes(name):
+    p = PROBLEMS[name]
+    tau, delta = float(p.tau[0]), float(p.delta[0])
+    for shape, m in product([(1, 1), (1, 7), (7, 1), (2, 3), (3, 3)], [1, 5]):
+        H, T, _, _ = draw(25, *shape, m)
+        for observed in (None, np.arange(T.size).reshape(T.shape) % 2 == 0):
+            with at(shape=shape, m=m, observed=observed):
+                fit = run(H, T, p, observed=observed)
+                assert fit.coef.shape == (shape[1], 1, m)
+                assert fit.status == ["converged"]
+                case = Case(H, T, p.loss, tau, *_penalty(p), delta, p.grouped, None, observed)
+                value = objective(case, fit.coef[:, 0])
+                assert value <= objective(case, np.zeros((shape[1], m))) * (1 + 1e-6)
+                rng = np.random.default_rng(25)
+                for size in (1e-3, 1e-1):
+                    nearby = fit.coef[:, 0] + size * rng.standard_normal((shape[1], m))
+                    assert value <= objective(case, nearby) * (1 + 1e-6)
 
 
 @problems
@@ -627,6 +635,7 @@ def test_minimum_norm(shape, dtype):
 # -- penalties so weak that rounding shows ---------------------------------------------------------
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("l1_ratio", [0.25, 0.5, 1.0])
 @pytest.mark.parametrize("exponent", [-20, -16, -12, -8])

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, LinearRegression, MultiTaskElasticNet, Ridge
@@ -21,6 +21,7 @@ from gorelm._solver.admm import Settings
 from gorelm._solver.prepared import solve
 from gorelm._solver.problem import Problem
 from support.oracles import Case, by_interior_point, draw, objective, scaled
+from support.sweeps import examples
 
 TALL, WIDE = (60, 25), (25, 60)
 shapes = pytest.mark.parametrize("shape", [TALL, WIDE], ids=["tall", "wide"])
@@ -86,6 +87,7 @@ def test_elm_of_repeated_nodes_is_the_pseudo_inverse():
     np.testing.assert_allclose(model.coef_[0], model.coef_[2], atol=1e-10)
 
 
+@pytest.mark.crossed
 @intercepts
 @pytest.mark.parametrize("n_hidden", [20, 70])
 @pytest.mark.parametrize("C", [0.1, 1.0, 100.0])
@@ -115,6 +117,7 @@ def test_relm_with_missing_cells_is_a_ridge_for_each_target():
         assert model.intercept_[j] == pytest.approx(ridge.intercept_, abs=1e-8)
 
 
+@pytest.mark.crossed
 @intercepts
 @pytest.mark.parametrize("l1_ratio", [0.25, 0.5, 1.0])
 @pytest.mark.parametrize("n_hidden", [20, 70])
@@ -148,6 +151,7 @@ def test_relm_is_an_elastic_net(fit_intercept, l1_ratio, n_hidden):
         assert values[0] == pytest.approx(values[1], rel=1e-8)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("l1_ratio", [0.25, 0.5, 1.0])
 @pytest.mark.parametrize("n_hidden", [20, 70])
 @pytest.mark.parametrize(("C", "lam"), [(2.0, 1.0), (1.0, 3.0)])
@@ -210,6 +214,7 @@ def test_gorelm_with_scaling():
 # -- robust losses: an interior-point solver ---------------------------------------------------
 
 
+@pytest.mark.crossed
 @shapes
 @l1_ratios
 @pytest.mark.parametrize("delta", [0.0, 0.4])
@@ -223,6 +228,7 @@ def test_gorelm_reaches_the_optimum(shape, l1_ratio, delta, weighted, missing):
     assert value == pytest.approx(by_interior_point(case)[1], rel=1e-6)
 
 
+@pytest.mark.crossed
 @shapes
 @pytest.mark.parametrize("delta", [0.0, 0.4])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -234,6 +240,7 @@ def test_orelm_reaches_the_optimum(shape, delta, weighted, missing):
     assert value == pytest.approx(by_interior_point(case)[1], rel=1e-6)
 
 
+@pytest.mark.crossed
 @shapes
 @pytest.mark.parametrize("l1_ratio", [0.5, 1.0])
 @pytest.mark.parametrize("loss", ["l1", "l21"])
@@ -246,6 +253,7 @@ def test_every_pair_of_loss_and_sparse_penalty(shape, l1_ratio, loss, grouped):
     assert value == pytest.approx(by_interior_point(case)[1], rel=1e-6)
 
 
+@pytest.mark.crossed
 @shapes
 @pytest.mark.parametrize("lam", [1e-3, 3e-2, 30.0, 1e3])
 @pytest.mark.parametrize("l1_ratio", [0.0, 0.5])
@@ -418,7 +426,7 @@ def cases(draw_from):
     return Case(H, T, loss, 1.0, lam * l1_ratio, lam * (1 - l1_ratio), delta, grouped, w, observed)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(case=cases())
 def test_gap_bounds_the_distance_from_the_optimum(case):
     best = by_interior_point(case)[1]
@@ -446,7 +454,7 @@ def test_gap_bounds_the_distance_from_the_optimum(case):
             assert found.history[0][-1]["iteration"] == found.n_iter[0]
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(case=cases(), steps=st.integers(1, 40))
 def test_gap_holds_however_early_the_fit_is_cut(case, steps):
     H, T, omega, observed = scaled(case)

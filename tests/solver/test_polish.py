@@ -81,6 +81,7 @@ def test_guess_is_near_the_sum(data, iterate):
     np.testing.assert_allclose(guess.YT, np.sum(guess.Y[:, 0] * data[1]))
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("lam", [1.0, 1e-2, 1e-4])

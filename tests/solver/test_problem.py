@@ -2,12 +2,13 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from gorelm._solver.problem import LOSSES, Problem, _best_bound
 from support.oracles import Case, draw, objective, scaled
+from support.sweeps import examples
 
 losses = pytest.mark.parametrize("loss", LOSSES)
 l1_ratios = pytest.mark.parametrize("l1_ratio", [0.0, 0.25, 0.5, 0.75, 1.0])
@@ -125,7 +126,7 @@ def feasible_multipliers(rng, loss, tau, weights, shape, observed):
 @losses
 @l1_ratios
 @groupings
-@settings(max_examples=15)
+@examples(15)
 @given(
     seed=seeds,
     knee=st.sampled_from([0.0, 0.4]),
@@ -183,7 +184,7 @@ def bound_by_definition(c, a, b, w, l1, l2):
 positive = st.floats(1e-3, 1e3)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     a=st.one_of(st.just(0.0), positive, positive.map(lambda x: -x)),
     b=st.one_of(st.just(0.0), positive),

@@ -38,8 +38,14 @@ def default(cls, name):
     return inspect.signature(cls).parameters[name].default
 
 
+# Of the options one, the sparse penalty of the flagship, is not left to the slow tests.
 CASES = [pytest.param(cls, {}, id=cls.__name__) for cls in ALL] + [
-    pytest.param(cls, {name: value}, id=f"{cls.__name__}-{name}={value}")
+    pytest.param(
+        cls,
+        {name: value},
+        id=f"{cls.__name__}-{name}={value}",
+        marks=() if (cls, value) == (gorelm.GORELMRegressor, 0.5) else pytest.mark.slow,
+    )
     for cls in ALL
     for name, value in OPTIONS
     if name in names(cls) and default(cls, name) != value

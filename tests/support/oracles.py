@@ -8,8 +8,8 @@ Huber function enter the objective as they are defined. `scaled` turns such data
 import warnings
 from dataclasses import dataclass
 
-import cvxpy as cp
 import numpy as np
+import pytest
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def scaled(case):
 
 def by_interior_point(case):
     """Optimal weights and objective, by CVXPY and Clarabel."""
+    cp = pytest.importorskip("cvxpy")
     B = cp.Variable((case.H.shape[1], case.T.shape[1]))
     R = case.H @ B - case.T
     if case.observed is not None:

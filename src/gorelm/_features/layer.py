@@ -24,11 +24,9 @@ from scipy.special import ndtri
 from sklearn.utils import check_random_state
 
 from gorelm._features.activations import ACTIVATIONS, Activation
-from gorelm._typing import Array as FloatArray
+from gorelm._typing import Array, Indices
 
 __all__ = ["ACTIVATIONS", "HiddenLayer"]
-
-IntArray = npt.NDArray[np.intp]
 
 # Bytes of H worked on at a time. For 64 inputs and 1000 outputs 64 to 256 rows
 # per block were equally fast and the whole of H at once 1.5 times slower. The floor keeps the
@@ -82,9 +80,9 @@ class HiddenLayer:
     n_features: int
     seed: int
     n_drawn: int
-    inputs: IntArray
-    A: FloatArray
-    b: FloatArray
+    inputs: Indices
+    A: Array
+    b: Array
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -253,8 +251,8 @@ class HiddenLayer:
         )
 
     def transform(
-        self, X: Any, offset: npt.ArrayLike | None = None, out: FloatArray | None = None
-    ) -> FloatArray:
+        self, X: Any, offset: npt.ArrayLike | None = None, out: Array | None = None
+    ) -> Array:
         """Compute H for the rows of X + offset.
 
         Parameters
@@ -282,8 +280,8 @@ class HiddenLayer:
             raise ValueError(f"out must be {dtype} {shape}, got {out.dtype} {out.shape}.")
 
         act = ACTIVATIONS[self.activation]
-        M: FloatArray
-        shift: FloatArray
+        M: Array
+        shift: Array
         # Differences of squares lose half the digits: distances are float64 for any X.
         inner = np.dtype(np.float64) if act.radial else dtype
         if act.cityblock:  # ‖x + offset − c‖₁ = ‖x − c'‖₁  with c' = c − offset
@@ -326,7 +324,7 @@ class HiddenLayer:
                     block[:, n_inputs:] = Z
         return out
 
-    def _offset(self, offset: npt.ArrayLike | None) -> FloatArray:
+    def _offset(self, offset: npt.ArrayLike | None) -> Array:
         if offset is None:
             return np.zeros(self.n_features)
         row = np.asarray(offset, dtype=np.float64)
@@ -361,13 +359,13 @@ def _clipped(x: Any, dtype: np.dtype[Any]) -> Any:
     return x
 
 
-def _squared_norms(x: Any) -> FloatArray:
+def _squared_norms(x: Any) -> Array:
     if sparse.issparse(x):
         return np.asarray(x.multiply(x).sum(axis=1), dtype=np.float64).ravel()
     return np.asarray(np.einsum("ij,ij->i", x, x))
 
 
-def _cumulative(sample_weight: npt.ArrayLike | None, n_rows: int) -> FloatArray:
+def _cumulative(sample_weight: npt.ArrayLike | None, n_rows: int) -> Array:
     """Cumulative weights of the rows, in their order."""
     w = np.ones(n_rows) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
     if w.shape != (n_rows,):
@@ -377,7 +375,7 @@ def _cumulative(sample_weight: npt.ArrayLike | None, n_rows: int) -> FloatArray:
     return np.cumsum(w)
 
 
-def _sample(X: Any, cdf: FloatArray, u: FloatArray) -> FloatArray:
+def _sample(X: Any, cdf: Array, u: Array) -> Array:
     """Return the rows at the quantiles u of the weights, dense float64.
 
     As each row owns an interval of length w_i, a row of weight 2 and the same row twice are one.
@@ -387,7 +385,7 @@ def _sample(X: Any, cdf: FloatArray, u: FloatArray) -> FloatArray:
     return np.asarray(_dense(_clipped(X[at], dtype)), dtype=np.float64)
 
 
-def _typical_distance(X: Any, cdf: FloatArray, act: Activation) -> float:
+def _typical_distance(X: Any, cdf: Array, act: Activation) -> float:
     """Median distance between random pairs of distinct rows; 1 if no two differ."""
     # The same pairs for every seed: the distance is a property of the data alone.
     u = np.random.RandomState(0).random_sample((2, _N_PAIRS))

@@ -40,7 +40,7 @@ from gorelm._solver.linalg import (
 from gorelm._solver.problem import Problem, norms
 from gorelm._solver.rows import MemoryRows, Rows, cut, factor_for
 from gorelm._solver.state import Checkpoint, Solution, StrictlyFeasible, WarmStart
-from gorelm._solver.targets import bring_near, farthest
+from gorelm._solver.targets import bring_near
 from gorelm._typing import Array, Callback, Indices, Mask
 
 __all__ = ["PathProblem", "Prepared", "solve", "solve_rows"]
@@ -464,7 +464,6 @@ def solve_rows(
     *,
     settings: Settings = ADAPTIVE,
     callback: Callback | None = None,
-    near: bool = False,
 ) -> Solution:
     """Minimise `problem` over B for rows of any owner, by H'H whatever the shape of H.
 
@@ -474,12 +473,7 @@ def solve_rows(
         Owner of H and T.
     problem, settings, callback
         See `gorelm._solver.admm.solve`.
-    near : bool, default=False
-        Whether targets too far away have been shortened already, as by `bring_near`.
     """
-    if problem.loss != "squared" and not near:
-        limit = farthest(rows.dtype) * rows.typical_residual(problem)  # type: ignore[attr-defined]
-        rows.bring_within(problem, limit)  # type: ignore[attr-defined]
     factor = rows.factor(problem)
     direct = problem.loss == "squared" and rows.complete
     if direct and not problem.is_sparse and settings.stop == "gap":

@@ -107,12 +107,12 @@ class Problem:
     # -- the loss, on residuals R of shape (rows, P, targets) -----------------------------------
 
     @property
-    def _by_row(self) -> bool:
+    def by_row(self) -> bool:
         return self.loss != "l1"
 
-    def _over_norms(self, numbers: Array, omega: Array | None) -> Array:
+    def over_norms(self, numbers: Array, omega: Array | None) -> Array:
         """Shape `numbers` (P,) like the norms of residuals, times the rows' `omega`."""
-        shaped = numbers if self._by_row else numbers[:, None]
+        shaped = numbers if self.by_row else numbers[:, None]
         return shaped if omega is None else omega.reshape((-1,) + (1,) * shaped.ndim) * shaped
 
     def loss_values(self, R: Array, omega: Array | None = None) -> Array:
@@ -128,7 +128,7 @@ class Problem:
         """
         if self.loss == "squared":
             return (plain := self.loss_values(R, omega)), plain
-        r, limits = self.residual_norms(R), self._over_norms(cap, omega)
+        r, limits = self.residual_norms(R), self.over_norms(cap, omega)
         plain = self._loss_of_norms(r, omega)
         if not (r > limits).any():
             return plain, plain
@@ -138,19 +138,19 @@ class Problem:
         value = r
         if self.delta.any():
             # h(r) = q^2 / (2 delta) + (r - q) with q = min(r, delta); delta = 0 leaves r alone.
-            delta = self._over_norms(self.delta, omega)
+            delta = self.over_norms(self.delta, omega)
             q = np.minimum(r, delta)
             with np.errstate(invalid="ignore", divide="ignore"):
                 value = np.where(delta > 0, q * (0.5 * (q / delta)), 0.0) + (r - q)
-        value = self._over_norms(self.tau, omega) * value
-        return np.asarray(value.sum(axis=0 if self._by_row else (0, 2), dtype=float))
+        value = self.over_norms(self.tau, omega) * value
+        return np.asarray(value.sum(axis=0 if self.by_row else (0, 2), dtype=float))
 
     def capped_squares(self, R: Array, omega: Array | None, cap: Array | None) -> Array:
         """Sum the squared norms of residuals `R`, none counting for more than `cap`; (P,)."""
         r = self.residual_norms(R)
         if cap is not None:
-            r = np.minimum(r, self._over_norms(cap, omega))
-        return np.asarray((r * r).sum(axis=0 if self._by_row else (0, 2), dtype=float))
+            r = np.minimum(r, self.over_norms(cap, omega))
+        return np.asarray((r * r).sum(axis=0 if self.by_row else (0, 2), dtype=float))
 
     def multipliers(self, V: Array, rho: Array, omega: Array | None = None) -> Array:
         """Split residuals ``V = E + U`` and return U (the scaled multipliers).
@@ -163,25 +163,25 @@ class Problem:
             return np.asarray(V * share, dtype=V.dtype) if isinstance(V, np.ndarray) else V * share
         return shrink_rest(
             V,
-            self._over_norms(self.tau / rho, omega),
-            grouped=self._by_row,
-            knee=self._over_norms(self.delta, omega),
+            self.over_norms(self.tau / rho, omega),
+            grouped=self.by_row,
+            knee=self.over_norms(self.delta, omega),
         )
 
     def dual_reach(self, Y: Array, omega: Array | None = None) -> Array:
         """Return the largest norm in `Y` in units of the dual ball's radius; shape (P,)."""
-        r = self.residual_norms(Y) / self._over_norms(self.tau, omega)
-        return np.asarray(r.max(axis=0 if self._by_row else (0, 2), initial=0.0), dtype=float)
+        r = self.residual_norms(Y) / self.over_norms(self.tau, omega)
+        return np.asarray(r.max(axis=0 if self.by_row else (0, 2), initial=0.0), dtype=float)
 
     def bring_into_ball(self, Y: Array, omega: Array | None = None) -> None:
         """Shorten what of `Y` is beyond the dual ball of a robust loss to its radius, in place."""
-        r = self.residual_norms(Y) / self._over_norms(self.tau, omega)
+        r = self.residual_norms(Y) / self.over_norms(self.tau, omega)
         share = 1.0 / np.maximum(r, 1.0)
-        Y *= share[..., None] if self._by_row else share
+        Y *= share[..., None] if self.by_row else share
 
     def residual_norms(self, R: Array) -> Array:
         """Return what the robust losses measure: row norms of `R`, or sizes of its cells."""
-        return norms(R, grouped=self._by_row)
+        return norms(R, grouped=self.by_row)
 
     # -- the penalty, on weights X of shape (nodes, P, targets) ---------------------------------
 

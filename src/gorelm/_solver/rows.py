@@ -290,7 +290,9 @@ class BlockRows:
         """Return H'H (lower triangle) and H'T, both in float64."""
 
     @abstractmethod
-    def _each(self, work: Callable[[slice, Array], Result], n_columns: int) -> Iterator[Result]:
+    def each_block(
+        self, work: Callable[[slice, Array], Result], n_columns: int
+    ) -> Iterator[Result]:
         """Go through the rows once, for products with so many columns.
 
         Yields what `work` makes of a block of rows and of H there, in the order of the blocks.
@@ -310,10 +312,6 @@ class BlockRows:
     def typical_residual(self, problem: Problem) -> float:
         """Return the geometric mean of the residual norms of B = 0."""
         return self.norm_summary(problem).typical
-
-    def bring_within(self, problem: Problem, limit: float) -> None:
-        """Shorten targets beyond `limit`, in units of the rows' omega; `factor` sums H'T anew."""
-        self.T = within(self.T, problem, self._omega, limit)
 
     def TT(self) -> float:
         """Return the squared norm of T."""
@@ -361,7 +359,7 @@ class BlockRows:
             self.E[rows], self.U[rows] = e, u
             return (_transposed_product(h, e - u),)
 
-        (sums,) = self._totals(update, weights.shape[1])
+        (sums,) = self.totals(update, weights.shape[1])
         HtD = _upright(sums, B.shape)
         return HtD, self._measured(residuals, before, problem, cap) if measure else None
 
@@ -393,7 +391,7 @@ class BlockRows:
             residual = (h @ weights).reshape(-1, *X.shape[1:]) - self.T[rows][:, None]
             return (self._loss(residual, problem, cap, rows),)
 
-        (loss,) = self._totals(lost, weights.shape[1])
+        (loss,) = self.totals(lost, weights.shape[1])
         return loss
 
     def _loss(self, residual: Array, problem: Problem, cap: Array | None, rows: slice) -> Array:
@@ -413,7 +411,7 @@ class BlockRows:
             R = (h @ weights).reshape(-1, *X.shape[1:]) - t[:, None]
             return _transposed_product(h, R), inner(R, t), squares(R)
 
-        HtR, RT, RR = self._totals(summed, weights.shape[1])
+        HtR, RT, RR = self.totals(summed, weights.shape[1])
         return _upright(HtR, X.shape), RT, RR
 
     def corrected_dual(
@@ -427,7 +425,7 @@ class BlockRows:
             Y -= (h @ weights).reshape(Y.shape)
             return problem.dual_reach(Y, self.omega(rows)), squares(Y)
 
-        reach, size = zip(*self._each(measure, weights.shape[1]), strict=True)
+        reach, size = zip(*self.each_block(measure, weights.shape[1]), strict=True)
         return np.max(reach, axis=0), np.sum(size, axis=0)
 
     def HtU(self, which: Which) -> Array:
@@ -437,7 +435,7 @@ class BlockRows:
     def products(self, D: Array) -> Array:
         """Return H'D (L, P, m) for D (N, P, m)."""
         n_columns = D.shape[1] * D.shape[2]
-        (sums,) = self._totals(lambda rows, h: (_transposed_product(h, D[rows]),), n_columns)
+        (sums,) = self.totals(lambda rows, h: (_transposed_product(h, D[rows]),), n_columns)
         return _upright(sums, (self._n_hidden, *D.shape[1:]))
 
     def keep(self, which: Mask) -> None:
@@ -452,11 +450,11 @@ class BlockRows:
         """Return the square roots of some rows' weights; None: all are 1."""
         return None if self._omega is None else self._omega[rows]
 
-    def _totals(
+    def totals(
         self, work: Callable[[slice, Array], Sequence[Array]], n_columns: int
     ) -> list[Array]:
         """Go through the rows once and add up what `work` makes of them."""
-        return total(self._each(work, n_columns))
+        return total(self.each_block(work, n_columns))
 
     def _flat(self, B: Array) -> Array:
         return np.ascontiguousarray(B.reshape(len(B), -1), dtype=self.dtype)
@@ -490,7 +488,9 @@ class MemoryRows(BlockRows):
         """Return H'H (lower triangle) and H'T, both in float64."""
         return gram(self.H), product(self.H, self.T)
 
-    def _each(self, work: Callable[[slice, Array], Result], n_columns: int) -> Iterator[Result]:
+    def each_block(
+        self, work: Callable[[slice, Array], Result], n_columns: int
+    ) -> Iterator[Result]:
         return (work(rows, self.H[rows]) for rows in self._blocks(n_columns))
 
     def _blocks(self, n_columns: int) -> Iterator[slice]:
@@ -519,7 +519,7 @@ class MemoryRows(BlockRows):
             loss = self._loss(e, problem, cap, rows)
             return _transposed_product(h, both), squares(e), squares(u), inner(u, t), loss
 
-        products, size, UU, UT, loss = self._totals(begin, weights.shape[1])
+        products, size, UU, UT, loss = self.totals(begin, weights.shape[1])
         still = np.zeros(count)
         sums = StepSums(still, size, still, UU, UT, loss, size, size)
         HtU, *summed = (_upright(part, B.shape) for part in np.split(products, n_sums))

@@ -1,8 +1,17 @@
-"""How large targets are, and how large they may be: a row that is far off must not cost digits."""
+r"""How large targets are, and how large they may be: far outliers must not cost the others digits.
+
+A robust loss sees of a far outlier only its direction. So targets whose norm is more than 1e8 (rows
+in float32: 1e4) typical norms are shortened to that norm, in float64 and before T gets the
+precision of H. Whoever holds the rows makes a `NormSummary`; summaries of several blocks of rows
+add up, and the limit follows from their sum (`NormSummary.limit`).
+
+Only operators and methods that NumPy arrays share with PyTorch's tensors are used, so that these
+functions serve every owner of rows.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,33 +19,52 @@ import numpy.typing as npt
 from gorelm._solver.problem import Problem
 from gorelm._typing import Array
 
-__all__ = ["NormSummary", "bring_near", "farthest", "refuse_huge", "typical_norm", "within"]
+__all__ = ["NormSummary", "bring_near", "farthest", "refuse_huge", "shorten", "within"]
+
+_EXPONENTS = 2200  # of float64, subnormal numbers included
+_ROUNDING = 43  # binary orders: 1e-13
 
 
 class NormSummary(NamedTuple):
-    """Norms of targets by their binary exponents: summaries of several rows' owners add up."""
+    """Histogram of the norms of targets over their binary exponents; summaries of blocks add up."""
 
-    weights: Array  # summed over the norms of an exponent
-    logs: Array  # weighted logarithms, summed likewise
+    weights: Array  # sums of the sample weights
+    logs: Array  # sums of the weighted logarithms of the norms
 
     @classmethod
     def of(cls, T: Array, problem: Problem, omega: Array | None) -> NormSummary:
-        """Summarise the norms of T, taken back to rows of weight 1; zeros are left out."""
+        """Summarise the norms of T divided by omega; zeros are left out.
+
+        Parameters
+        ----------
+        T : array or tensor (N, m)
+            Targets, times omega.
+        problem : Problem
+            Its loss decides whether norms are those of rows or of cells.
+        omega : array or tensor (N,), optional
+            Square roots of the sample weights.
+        """
         r = problem.residual_norms(T)
-        omega = np.ones(len(r)) if omega is None else omega
-        omega = np.broadcast_to(_column(omega, r), r.shape)
-        known = (r > 0) & (omega > 0)
-        sizes, weights = (r[known] / omega[known]).astype(float), omega[known] ** 2
-        exponents = np.frexp(sizes)[1] + EXPONENTS // 2
-        logs = weights * np.log(sizes)
-        sums = (np.bincount(exponents, values, EXPONENTS) for values in (weights, logs))
-        return cls(*(np.asarray(values, dtype=float) for values in sums))
+        roots = r**0 if omega is None else r**0 * _column(omega, r)
+        known = (r > 0) & (roots > 0)
+        sizes, weights = r[known] / roots[known], roots[known] ** 2
+        if not isinstance(sizes, np.ndarray):  # histogram on the device, sums on the host
+            exponents = sizes.frexp()[1] + _EXPONENTS // 2
+            sums = [
+                exponents.bincount(values, _EXPONENTS).cpu().numpy()
+                for values in (weights.double(), weights.double() * sizes.double().log())
+            ]
+            return cls(*sums)
+        sizes = sizes.astype(float)
+        exponents = np.frexp(sizes)[1] + _EXPONENTS // 2
+        values = (weights, weights * np.log(sizes))
+        return cls(*(np.bincount(exponents, v, _EXPONENTS).astype(float) for v in values))
 
     @property
     def typical(self) -> float:
-        """Geometric mean of the norms, a scale that a few rows cannot move far.
+        """Geometric mean of the norms, which a few rows cannot change much.
 
-        What beside the ninth decile is rounding of zeros is left out.
+        Norms below 1e-13 of the ninth decile are rounding errors of zeros, and left out.
         """
         total = self.weights.sum()
         if not total:
@@ -45,14 +73,25 @@ class NormSummary(NamedTuple):
         sound = slice(max(0, ninth_decile - _ROUNDING), None)
         return float(np.exp(self.logs[sound].sum() / self.weights[sound].sum()))
 
+    def limit(self, problem: Problem, dtype: npt.DTypeLike) -> float:
+        """Return the norm to which targets are shortened, for rows of this precision.
 
-EXPONENTS = 2200  # of float64, subnormal numbers included
-_ROUNDING = 43  # binary orders: 1e-13
+        Two rounds: before the first, norms of 1e40 move the typical norm too.
+        """
+        if problem.loss == "squared":  # which sees the length of every target
+            return float("inf")
+        once = farthest(dtype) * self.typical
+        shortened = self._replace(logs=np.minimum(self.logs, self.weights * np.log(once)))
+        return farthest(dtype) * shortened.typical
 
 
-def typical_norm(T: Array, problem: Problem, omega: Array | None) -> float:
-    """Return the geometric mean of the norms of T; see `NormSummary.typical`."""
-    return NormSummary.of(T, problem, omega).typical
+def farthest(dtype: npt.DTypeLike) -> float:
+    """Return how many typical norms long a target may be, for rows of this precision.
+
+    A robust loss sees only the direction of a longer one (to half the digits); its length would
+    only cost digits of everything else.
+    """
+    return 1e4 if np.dtype(dtype) == np.float32 else 1e8
 
 
 def within(T: Array, problem: Problem, omega: Array | None, limit: float) -> Array:
@@ -61,37 +100,31 @@ def within(T: Array, problem: Problem, omega: Array | None, limit: float) -> Arr
     limits = limit if omega is None else limit * _column(omega, r)
     if not (r > limits).any():
         return T
-    factor = limits / np.maximum(r, limits)
-    return np.asarray(T * _column(factor, T), dtype=T.dtype)
+    return T * _column(limits / r.clip(min=limits), T)
 
 
-ROUNDS = 2  # of shortening targets: while some are 1e40 away, they move the typical size too
-
-
-def farthest(dtype: npt.DTypeLike) -> float:
-    """Return how many typical sizes away a target may be, for rows of this precision.
-
-    Robust losses see only the direction of one further off (to half the digits); its length would
-    only cost digits of everything else.
-    """
-    return 1e4 if np.dtype(dtype) == np.float32 else 1e8
-
-
-def bring_near(T: Array, problem: Problem, omega: Array | None, dtype: npt.DTypeLike) -> Array:
-    """Shorten the targets that are too far away for rows of this precision, before they have it."""
-    for _ in range(ROUNDS if problem.loss != "squared" else 0):
-        T = within(T, problem, omega, farthest(dtype) * typical_norm(T, problem, omega))
-    refuse_huge(T, "y", np.dtype(dtype), "set target_scaling or rescale y")
+def shorten(
+    T: Array, problem: Problem, omega: Array | None, limit: float, dtype: npt.DTypeLike
+) -> Array:
+    """Return `within` of targets in float64, and refuse what is still too large for `dtype`."""
+    T = within(T, problem, omega, limit)
+    refuse_huge(T, "y", dtype, "set target_scaling or rescale y")
     return T
 
 
-def refuse_huge(A: Array, name: str, dtype: np.dtype[Any], remedy: str) -> None:
+def bring_near(T: Array, problem: Problem, omega: Array | None, dtype: npt.DTypeLike) -> Array:
+    """Shorten the targets that are too far away for rows of this precision; T is all targets."""
+    limit = NormSummary.of(T, problem, omega).limit(problem, dtype)
+    return shorten(T, problem, omega, limit, dtype)
+
+
+def refuse_huge(A: Array, name: str, dtype: npt.DTypeLike, remedy: str) -> None:
     """Refuse values whose sums of squares come too near the end of the range of `dtype`."""
-    limit = float(np.finfo(dtype).max) ** (1 / 3)
-    if A.size and float(np.nanmax(np.abs(A))) > limit:
+    limit = float(np.finfo(np.dtype(dtype)).max) ** (1 / 3)
+    if (abs(A) > limit).any():
         raise ValueError(
             f"{name} has values above {limit:.0e} after scaling, whose squares overflow in "
-            f"{dtype}; {remedy}"
+            f"{np.dtype(dtype)}; {remedy}"
         )
 
 

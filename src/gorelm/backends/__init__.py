@@ -1,1 +1,72 @@
-"""Other owners of rows: a GPU, a cluster. Each is imported only when it is asked for."""
+"""Other owners of rows: streamed blocks, a device of PyTorch's, the workers of a cluster."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gorelm._features.layer import HiddenLayer
+from gorelm._features.scaling import Scaling
+from gorelm._solver.admm import Settings
+from gorelm._solver.problem import Problem
+from gorelm._solver.state import Solution
+from gorelm._typing import Array, Callback, Inputs, Mask
+
+__all__ = ["BatchModel", "NamedInputs"]
+
+
+class NamedInputs(Protocol):
+    """Inputs that are not one array: their number, and their names where they have any."""
+
+    @property
+    def shape(self) -> tuple[int | None, int]:
+        """Return the numbers of rows (None: not known yet) and of inputs."""
+        ...
+
+    @property
+    def feature_names(self) -> list[str] | None:
+        """Return the names of the inputs."""
+        ...
+
+
+class BatchModel(Protocol):
+    """What a backend uses of a batch estimator, whose parameters have been checked."""
+
+    activation: str
+    input_scaling: str | None
+    target_scaling: str | None
+    missing_targets: str
+    memory_budget: float | str | None
+    device: str | None
+    callback: Callback | None
+
+    n_features_in_: int
+    hidden_: HiddenLayer
+    coef_: Array
+    intercept_: Array
+    _one_target: bool
+    _input_scaling: Scaling
+    _target_scaling: Scaling
+
+    def _validate(
+        self, X: object, y: object, sample_weight: object
+    ) -> tuple[Inputs, Array, Array]: ...
+
+    def _require_streamable(self, remedy: str) -> None: ...
+
+    def _take_names(self, X: NamedInputs) -> None: ...
+
+    def _draw(self, n_features: int) -> HiddenLayer: ...
+
+    def _problem(self) -> Problem: ...
+
+    def _settings(self) -> Settings: ...
+
+    def _take_solution(self, found: Solution) -> None: ...
+
+    def _residuals(self, X: Array, T: Array) -> Array: ...
+
+    def _score(self, scores: Array, used: Mask, w: Array, size: float) -> None: ...
+
+    def predict(self, X: object) -> Array:
+        """Return the predicted targets of new rows."""
+        ...

@@ -7,9 +7,12 @@ threads ahead of the row pass. `StreamedRows` is the row pass over them.
 
 from __future__ import annotations
 
+import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,41 +22,23 @@ from joblib import cpu_count
 from threadpoolctl import ThreadpoolController
 
 from gorelm._features.layer import HiddenLayer
-from gorelm._features.scaling import Scaling
+from gorelm._features.scaling import Scaling, Summary, merge
 from gorelm._solver.linalg import GramSum
 from gorelm._solver.rows import BlockRows, Result, cut, total
 from gorelm._solver.targets import refuse_huge
 from gorelm._typing import Array, Mask
 from gorelm.stream import BLOCK_ROWS, RowBlocks
 
-__all__ = ["HiddenBlocks", "StreamedRows", "fit_input_scaling"]
+__all__ = ["HiddenBlocks", "StreamedRows", "in_bytes", "summarise"]
 
 PART_WORK = 8_000_000  # multiplications for each product with a part of a block
 
 
-def fit_input_scaling(
-    kind: str | None, X: RowBlocks, weights: Array, used: npt.NDArray[np.bool_]
-) -> Scaling:
-    """Read an input scaling off the used rows, in one or two passes; see `Scaling.fit`."""
-    if kind is None:
-        return Scaling.fit(None, X, weights)
-    low, high = np.full(X.shape[1], np.inf), np.full(X.shape[1], -np.inf)
-    for rows, x in X:
-        x = x[used[rows]]
-        if len(x):
-            low, high = np.minimum(low, x.min(axis=0)), np.maximum(high, x.max(axis=0))
-    ends = np.stack([low, high])
-    if kind == "minmax":
-        return Scaling.fit(kind, ends, np.ones(2))
-    # Moments in the units of the ends, where nothing overflows and little cancels.
-    unit = Scaling.fit("minmax", ends, np.ones(2))
-    total, first, second = 0.0, np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    for rows, x in X:
-        x, w = unit.apply(x[used[rows]].astype(float))[0], weights[rows][used[rows]]
-        total, first, second = total + w.sum(), first + w @ x, second + w @ (x * x)
-    mean = first / total
-    deviation = np.sqrt(np.maximum(second / total - mean**2, 0.0))
-    return Scaling.of(unit.undo(mean), deviation * unit.scale)
+def summarise(
+    X: RowBlocks, weights: Array, used: Mask, summary: Callable[[Array, Array], Summary]
+) -> Summary:
+    """Return the summary of the used rows; see `gorelm._features.scaling.fit_scaling`."""
+    return reduce(merge, (summary(x[used[rows]], weights[rows][used[rows]]) for rows, x in X))
 
 
 class HiddenBlocks:
@@ -80,7 +65,7 @@ class HiddenBlocks:
     def __init__(
         self,
         X: RowBlocks,
-        used: npt.NDArray[np.bool_],
+        used: Mask,
         scaling: Scaling,
         hidden: HiddenLayer,
         omega: Array | None,
@@ -192,20 +177,47 @@ class StreamedRows(BlockRows):
             HtT += h.T @ self.T[rows]
         return total.G, HtT
 
-    def _each(self, work: Callable[[slice, Array], Result], n_columns: int) -> Iterator[Result]:
+    def each_block(
+        self, work: Callable[[slice, Array], Result], n_columns: int
+    ) -> Iterator[Result]:
+        """Go through the rows once; see `BlockRows.each_block`."""
         for where, h in self.H:
             for part in cut(len(h), h.shape[1], n_columns):
                 yield work(_within(where, part), h[part])
 
-    def _totals(
+    def totals(
         self, work: Callable[[slice, Array], Sequence[Array]], n_columns: int
     ) -> list[Array]:
+        """Go through the rows once, blocks in threads, and add up what `work` makes of them."""
+
         def of_block(where: slice, h: Array) -> list[Array]:
             # Larger parts than in memory: threads wait for each other between operations.
             parts = cut(len(h), h.shape[1], n_columns, PART_WORK)
             return total(work(_within(where, part), h[part]) for part in parts)
 
         return total(self.H.each(of_block))
+
+
+def in_bytes(budget: float | str | None) -> float:
+    """Return a memory budget in bytes.
+
+    Parameters
+    ----------
+    budget : float, str or None
+        Bytes; or a number and a unit, as in ``"4GB"``; or None for half of the machine's memory.
+    """
+    if budget is None:
+        try:
+            return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, OSError, ValueError):  # not on this system
+            return np.inf
+    if not isinstance(budget, str):
+        return float(budget)
+    match = re.fullmatch(r"([0-9]+|[0-9]*\.[0-9]+)\s*([kmgt]?)(i?)b?", budget.strip().lower())
+    if match is None or not float(match[1]):
+        raise ValueError(f"memory_budget={budget!r} is not a size; write bytes, or such as '4GB'")
+    base = 1024.0 if match[3] else 1000.0
+    return float(match[1]) * base ** ("kmgt".find(match[2]) + 1 if match[2] else 0)
 
 
 def _within(where: slice, part: slice) -> slice:

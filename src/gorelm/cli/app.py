@@ -1,4 +1,4 @@
-"""What the commands share: how they show help, fail, and read lists."""
+"""What the commands share: how they show help, print, fail, and read lists."""
 
 from __future__ import annotations
 
@@ -7,11 +7,25 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import click
 
-__all__ = ["BUSY", "FAILED", "PATH", "Command", "Group", "listed", "main", "told_in_one_line"]
+__all__ = [
+    "BUSY",
+    "FAILED",
+    "PATH",
+    "Command",
+    "Group",
+    "listed",
+    "main",
+    "printable",
+    "say",
+    "told_in_one_line",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # What scripts can tell apart: 1 an error, 2 a command line that makes no sense (click's own),
 # 3 runs that failed, 4 another runner at work.
@@ -19,28 +33,51 @@ FAILED, BUSY = 3, 4
 
 _LONGEST_ERROR = 500  # characters
 
-PATH: Any = click.Path(path_type=Path)
+PATH: click.Path = click.Path(path_type=Path)
 
 
-class _WithExamples(click.Command):
+def printable(text: str) -> str:
+    r"""Return text on one line, with what a terminal would act upon or hide escaped (``\x1b``).
+
+    Names of columns, models and files may hold anything: escape sequences that clear the screen or
+    rename the window, line feeds, marks that reverse the direction of writing.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines, on stderr if `err`: the one way in which text reaches the terminal."""
+    stream = sys.stderr if err else sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    text = "\n".join(printable(line) for line in lines)
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+
+
+class Command(click.Command):
     """Shows examples, and the same in Python, as they are written."""
 
-    def __init__(self, *args: Any, python: str = "", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, name: str | None, *, python: str = "", **settings: object) -> None:
+        super().__init__(name, **settings)  # type: ignore[arg-type]
         self.python = python
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
         for title, lines in (("Examples", self.epilog or ""), ("In Python", self.python)):
             if lines:
                 formatter.write(f"\n{title}:\n")
                 formatter.write("".join(f"  {line}\n" for line in lines.splitlines()))
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; words of the command line are quoted in errors."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise click.UsageError(printable(error.format_message()), ctx) from error
 
-class Command(_WithExamples):
-    """A command."""
 
-
-class Group(_WithExamples, click.Group):
+class Group(Command, click.Group):
     """A group that lists its commands in the order in which they are declared."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,11 +85,11 @@ class Group(_WithExamples, click.Group):
         return list(self.commands)
 
 
-def told_in_one_line(function: Callable[..., Any]) -> Callable[..., Any]:
+def told_in_one_line(function: Callable[P, R]) -> Callable[P, R]:
     """Turn what a user can cause into one line on stderr; --debug shows the traceback."""
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except BrokenPipeError:  # `... | head` has seen enough; click leaves quietly
@@ -68,7 +105,7 @@ def told_in_one_line(function: Callable[..., Any]) -> Callable[..., Any]:
         ) as error:
             if click.get_current_context().find_root().params.get("debug"):
                 raise
-            click.echo(f"gorelm: {_one_line(error)}", err=True)
+            say(f"gorelm: {_one_line(error)}", err=True)
             sys.exit(_exit_code(error))
 
     return wrapper
@@ -91,7 +128,7 @@ def _one_line(error: BaseException) -> str:
     return text if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}..."
 
 
-def listed(_: Any, __: Any, value: str | None) -> tuple[str, ...]:
+def listed(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
     """Return the parts of a list separated by commas."""
     return tuple(part.strip() for part in value.split(",") if part.strip()) if value else ()
 

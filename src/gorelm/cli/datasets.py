@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
-from gorelm.cli.app import PATH, Command, Group, told_in_one_line
+from gorelm.cli.app import PATH, Command, Group, say, told_in_one_line
 
 
 @click.group(cls=Group, epilog="gorelm datasets list\ngorelm datasets fetch enb slump")
@@ -25,11 +24,11 @@ def list_datasets(data_home: Path | None) -> None:
     """List the sets, their sizes, and whether their files are here."""
     from gorelm.datasets import list_mulan
 
-    click.echo(f"{'name':8} {'rows':>6} {'features':>9} {'targets':>8}  file")
+    say(f"{'name':8} {'rows':>6} {'features':>9} {'targets':>8}  file")
     for entry in list_mulan(data_home=data_home):
         name, rows, features, targets, path = entry
         here = "-" if path is None else "here"
-        click.echo(f"{name:8} {rows:>6} {features:>9} {targets:>8}  {here}")
+        say(f"{name:8} {rows:>6} {features:>9} {targets:>8}  {here}")
 
 
 @datasets.command(
@@ -48,9 +47,7 @@ def fetch_datasets(names: tuple[str, ...], everything: bool, data_home: Path | N
     if bool(names) == everything:
         raise click.UsageError("name the sets to fetch, or pass --all")
     for name in MULAN_TARGETS if everything else names:
-        click.echo(
-            f"{name}: {fetch_mulan(name, data_home=data_home, progress=sys.stderr.isatty())}"
-        )
+        say(f"{name}: {fetch_mulan(name, data_home=data_home, progress=sys.stderr.isatty())}")
 
 
 @click.command(
@@ -59,26 +56,33 @@ def fetch_datasets(names: tuple[str, ...], everything: bool, data_home: Path | N
     "gorelm contaminate table.csv --targets 3 --ratio 0.1 --kind cells --seed 7 --out dirty.csv",
 )
 @click.argument("data", type=PATH)
-@click.option("--targets", required=True, help="Names of the targets, or how many (the last).")
+@click.option(
+    "--targets",
+    required=True,
+    help="Names of the targets, separated by commas (one with a comma in double quotes), or how "
+    "many (the last).",
+)
 @click.option("--ratio", type=float, required=True, help="Share of rows to make wrong.")
 @click.option("--kind", default="rows", show_default=True, help="rows, cells, one-sided, ...")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which rows and values.")
-@click.option("--out", type=PATH, required=True, help="CSV file to write.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Which rows and values.",
+)
+@click.option("--out", type=PATH, required=True, help="CSV, TSV or Parquet file to write.")
 @told_in_one_line
 def contaminate(data: Path, targets: str, ratio: float, kind: str, seed: int, out: Path) -> None:
     """Plant outliers in a table.
 
-    They replace targets; a column `planted` says in which rows.
+    They replace targets; a column `planted` says in which rows. All other cells are written as
+    they are in DATA.
     """
-    from gorelm.cli.reading import saying_warnings
-    from gorelm.datasets import contaminate as plant
-    from gorelm.datasets import load_table
+    from gorelm.cli import reading
+    from gorelm.cli.planting import planted_in
 
-    chosen: Any = int(targets) if targets.isdecimal() else targets
-    table = saying_warnings(lambda: load_table(data, chosen, as_frame=True))
-    if "planted" in [*table.feature_names, *table.target_names]:
-        raise ValueError(f"{data} has a column 'planted' already; rename or remove it")
-    dirty, planted = plant(table.target.to_numpy(float), ratio, kind=kind, random_state=seed)
-    frame = table.data.assign(**dict(zip(table.target_names, dirty.T, strict=True)))
-    frame.assign(planted=planted.astype(int)).to_csv(out, index=False)
-    click.echo(f"{int(planted.sum())} of {len(planted)} rows made wrong: {out}")
+    reading.require_places({"table": data}, {"--out": (out, reading.WRITTEN)})
+    table, separator = planted_in(data, targets, out, ratio=ratio, kind=kind, seed=seed)
+    reading.write(table, out, separator=separator)
+    say(f"{int(table['planted'].sum())} of {len(table)} rows made wrong: {out}")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from gorelm.cli.app import FAILED, PATH, Command, Group, listed, told_in_one_line
+from gorelm.cli.app import FAILED, PATH, Command, Group, listed, printable, say, told_in_one_line
+
+if TYPE_CHECKING:
+    from gorelm.experiments.protocol import RunRecord
+    from gorelm.experiments.runner import Status
 
 
 @click.group(
@@ -20,7 +26,9 @@ def experiment() -> None:
     """Run, resume and look at declared experiments."""
 
 
-def _numbers(context: Any, parameter: Any, value: str | None) -> tuple[float, ...]:
+def _numbers(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in listed(context, parameter, value))
     except ValueError as error:
@@ -79,7 +87,7 @@ def run(
             )
         except KeyboardInterrupt:
             progress.stop()
-            click.echo("interrupted; what is finished is kept: run the same line again", err=True)
+            say("interrupted; what is finished is kept: run the same line again", err=True)
             sys.exit(130)
     _tell(result)
     sys.exit(FAILED if result["failed"] else 0)
@@ -107,8 +115,7 @@ def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
 
     With its tables, and all records of the FOLDERS as CSV.
     """
-    import csv
-
+    from gorelm._files import write_whole
     from gorelm.experiments.report import write_report
     from gorelm.experiments.store import COLUMNS, Store
 
@@ -119,20 +126,21 @@ def report(folders: tuple[Path, ...], out: Path | None, title: str) -> None:
         with Store(folder) as store:
             records += store.records()
     page = write_report(records, out or folders[0] / "report", title=title)
-    with (page.parent / "records.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(records)
-    click.echo(page)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, COLUMNS)
+    writer.writeheader()
+    writer.writerows(records)
+    write_whole(page.parent / "records.csv", table.getvalue().encode())
+    say(str(page))
 
 
-def _tell(result: dict[str, Any]) -> None:
-    click.echo(
+def _tell(result: Status) -> None:
+    say(
         f"{result['done']} of {result['total']} runs done, {result['failed']} failed, "
         f"{result['to_do']} to do"
     )
     for reason, count in result["reasons"].items():
-        click.echo(f"  {count} x {reason}")
+        say(f"  {count} x {reason}")
 
 
 class _Progress:
@@ -145,7 +153,7 @@ class _Progress:
 
         console = Console(stderr=True)
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[failed]}"),
@@ -159,18 +167,18 @@ class _Progress:
         self._bar.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._bar.__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
 
     def start(self, total: int, there: int) -> None:
         self._task = self._bar.add_task("starting", total=total, completed=there, failed="")
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: RunRecord) -> None:
         self._failed += record["status"] == "failed"
         self._bar.update(
             self._task,
             advance=1,
-            description=f"{record['dataset']} {record['ratio']:.0%} {record['method']}",
+            description=printable(f"{record['dataset']} {record['ratio']:.0%} {record['method']}"),
             failed=f"{self._failed} failed" if self._failed else "",
         )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from gorelm.cli.summary import columns, of_networks, short, wrapped
 from gorelm.estimators.table import TableRegressor
@@ -17,7 +17,7 @@ _MOST_INPUTS = 40
 _MOST_TARGETS = 12
 
 
-def described(model: Any, path: Path) -> list[str]:
+def described(model: BaseEstimator, path: Path) -> list[str]:
     """Return what there is to know about a model."""
     regressor = getattr(model, "regressor_", model)
     kind = type(model).__name__
@@ -26,7 +26,7 @@ def described(model: Any, path: Path) -> list[str]:
     lines = [f"{path.name}: {kind}, {path.stat().st_size / 1e3:,.0f} kB", *_versions(path), ""]
     lines += [*_targets(model), "", *_inputs(model), ""]
     if hasattr(regressor, "members_"):
-        lines += of_networks(model if regressor is not model else _Bare(model))
+        lines += of_networks(regressor)
     else:
         lines += _settings(regressor)
     if hasattr(regressor, "outlier_mask_"):
@@ -44,14 +44,7 @@ def _versions(path: Path) -> list[str]:
     return wrapped(f"Written with {', '.join(versions)}.")
 
 
-class _Bare:
-    """A regressor without a table around it, as `of_networks` takes it."""
-
-    def __init__(self, regressor: Any) -> None:
-        self.regressor_ = regressor
-
-
-def _targets(model: Any) -> list[str]:
+def _targets(model: BaseEstimator) -> list[str]:
     names = getattr(model, "target_names_", None)
     if names is None:
         return ["Targets: without names"]
@@ -60,7 +53,7 @@ def _targets(model: Any) -> list[str]:
     return wrapped(f"Targets ({len(names)}): {shown}{more}")
 
 
-def _inputs(model: Any) -> list[str]:
+def _inputs(model: BaseEstimator) -> list[str]:
     names = [str(name) for name in getattr(model, "feature_names_in_", [])]
     if not isinstance(model, TableRegressor):
         shown = ", ".join(short(name) for name in names[:_MOST_INPUTS]) or "without names"
@@ -102,7 +95,7 @@ def _medians(model: TableRegressor) -> dict[int, float]:
     return medians
 
 
-def _settings(regressor: Any) -> list[str]:
+def _settings(regressor: BaseEstimator) -> list[str]:
     usual = type(regressor)().get_params()
     changed = {k: v for k, v in regressor.get_params().items() if v != usual.get(k)}
     lines = wrapped("Settings: " + ", ".join(f"{k}={v!r}" for k, v in changed.items()))

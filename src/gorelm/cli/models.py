@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
-from gorelm.cli.app import PATH, Command, listed, told_in_one_line
+from gorelm.cli.app import PATH, Command, say, told_in_one_line
 
 
 @click.command(
@@ -20,26 +19,24 @@ from gorelm.cli.app import PATH, Command, listed, told_in_one_line
 @click.argument("model_path", metavar="MODEL", type=PATH)
 @click.argument("data", type=PATH)
 @click.option("--out", type=PATH, required=True, help="CSV or Parquet file; - for the terminal.")
-@click.option("--keep", callback=listed, help="Columns of DATA to copy, separated by commas.")
+@click.option("--keep", default="", help="Columns of DATA to copy, separated by commas.")
 @told_in_one_line
-def predict(model_path: Path, data: Path, out: Path, keep: tuple[str, ...]) -> None:
+def predict(model_path: Path, data: Path, out: Path, keep: str) -> None:
     """Predict the targets of new rows.
 
     Every row of the table DATA gets its targets, from a saved MODEL. Columns are found by their
     names; those that the model does not know, the targets among them, are ignored. The rows keep
-    their order.
+    their order, and their ids if DATA has some (a first column without a name).
     """
     from gorelm.cli import reading
     from gorelm.cli.predicting import predicted
     from gorelm.io import load
 
-    reading.require_place_for(out, data, reading.WRITTEN)
-    reading.require_place_for(out, model_path, None)
+    reading.require_places({"table": data, "model": model_path}, {"--out": (out, reading.WRITTEN)})
     result = predicted(load(model_path), data, keep)
     reading.write(result, out)
     if out != reading.STDOUT:
-        names = ", ".join(result.columns)
-        click.echo(f"Written: {out}, {len(result)} rows of {names}.")
+        say(f"Written: {out}, {len(result)} rows of {', '.join(result.columns)}.")
 
 
 @click.command(
@@ -57,7 +54,7 @@ def inspect(model_path: Path) -> None:
     from gorelm.cli.inspecting import described
     from gorelm.io import load
 
-    click.echo("\n".join(described(load(model_path), model_path)))
+    say(*described(load(model_path), model_path))
 
 
 @click.command(
@@ -70,14 +67,14 @@ def inspect(model_path: Path) -> None:
 @told_in_one_line
 def export(model_path: Path, onnx_path: Path) -> None:
     """Write a saved model as an ONNX graph."""
-    from gorelm.cli.reading import require_place_for
+    from gorelm.cli.reading import require_places
     from gorelm.io import load
     from gorelm.onnx import export_onnx
 
-    require_place_for(onnx_path, model_path, (".onnx",))
-    model: Any = load(model_path)
+    require_places({"model": model_path}, {"--onnx": (onnx_path, (".onnx",))})
+    model = load(model_path)
     try:
         export_onnx(model, onnx_path)
     except TypeError as error:  # a kind of model that has no graph
         raise ValueError(str(error)) from error
-    click.echo(f"Written: {onnx_path}.")
+    say(f"Written: {onnx_path}.")

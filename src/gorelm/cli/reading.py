@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import numpy as np
 import numpy.typing as npt
 
+from gorelm._files import place_of, whole_file
+from gorelm._typing import Array
+from gorelm.cli.app import say
 from gorelm.datasets.table import choose_columns, line_numbers, read_table
+from gorelm.estimators._encoding import columns_of
 
-__all__ = ["STDOUT", "WRITTEN", "Table", "read", "require_place_for", "saying_warnings", "write"]
+if TYPE_CHECKING:
+    import pandas
 
-WRITTEN = (".csv", ".csv.gz", ".tsv", ".parquet", ".pq")
+__all__ = [
+    "PAGES",
+    "STDOUT",
+    "WRITTEN",
+    "Table",
+    "about_ids",
+    "chosen",
+    "has_ids",
+    "numbers_of",
+    "read",
+    "require_places",
+    "saying_warnings",
+    "write",
+]
+
+WRITTEN = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+PAGES = (".html", ".htm")
 STDOUT = Path("-")
 _FEWEST_ROWS = 10
+_LARGEST_TARGET = 1e150  # squares of what is larger have no number
 
 T = TypeVar("T")
 
@@ -29,10 +52,11 @@ class Table:
     """A file's inputs and targets, as frames, and where its rows are."""
 
     path: Path
-    n_columns: int
-    X: Any
-    y: Any
+    columns: list[str]  # of the file
+    X: pandas.DataFrame
+    y: pandas.DataFrame
     lines: npt.NDArray[np.intp] | None  # None: the file has none
+    ids: pandas.Index | None  # None: the file has none
 
     @property
     def target_names(self) -> list[str]:
@@ -43,18 +67,64 @@ class Table:
 def read(path: Path, targets: str, features: str | None) -> Table:
     """Read inputs and targets; raises if there are too few rows to judge any."""
     frame = saying_warnings(lambda: read_table(path))
-    names = list(frame.columns)
-    by_number = targets.isdecimal() and targets not in names
-    inputs, outputs = choose_columns(names, int(targets) if by_number else targets, features, path)
+    inputs, outputs = chosen(frame, targets, features, path)
     if len(frame) < _FEWEST_ROWS:
         raise ValueError(
             f"{path} has {len(frame)} rows; at least {_FEWEST_ROWS} are needed, as every row is "
             "judged by the others."
         )
+    y = frame.iloc[:, outputs]
+    numbers_of(y, path)
     return Table(
-        path, len(names), frame.iloc[:, inputs], frame.iloc[:, outputs],
+        path,
+        list(frame.columns),
+        frame.iloc[:, inputs],
+        y,
         line_numbers(path, len(frame)),
-    )  # fmt: skip
+        frame.index if has_ids(frame) else None,
+    )
+
+
+def has_ids(frame: pandas.DataFrame) -> bool:
+    """Say whether a table came with ids of its rows, which are then its index."""
+    import pandas
+
+    return not isinstance(frame.index, pandas.RangeIndex)
+
+
+def about_ids(path: Path) -> str:
+    """Say what was taken for the ids of the rows."""
+    parquet = path.name.lower().endswith((".parquet", ".pq"))
+    what = "The index of the table" if parquet else "The first column, which has no name,"
+    return f"{what} holds the ids of the rows; it is no input."
+
+
+def chosen(
+    frame: pandas.DataFrame, targets: str, features: str | None, path: Path
+) -> tuple[list[int], list[int]]:
+    """Return the places of inputs and targets; `targets` are names, or how many (the last)."""
+    names = list(frame.columns)
+    by_number = targets.isdecimal() and targets not in names
+    return choose_columns(names, int(targets) if by_number else targets, features, path)
+
+
+def numbers_of(y: pandas.DataFrame, path: Path) -> Array:
+    """Return targets as numbers, NaN where missing.
+
+    Raises
+    ------
+    ValueError
+        If a target is mostly beyond the numbers whose squares can be summed.
+    """
+    T = np.column_stack([column.numbers()[0] for column in columns_of(y)])
+    for name, values in zip(y.columns, T.T, strict=True):
+        known = np.abs(values[~np.isnan(values)])
+        if len(known) and np.median(known) > _LARGEST_TARGET:
+            raise ValueError(
+                f"target {name!r} of {path} has values of {np.median(known):.0e} and more; divide "
+                f"it by a power of ten (the typical value may be {_LARGEST_TARGET:.0e} at most)."
+            )
+    return T
 
 
 def saying_warnings(work: Callable[[], T]) -> T:
@@ -63,30 +133,60 @@ def saying_warnings(work: Callable[[], T]) -> T:
         warnings.simplefilter("always", UserWarning)
         result = work()
     for message in dict.fromkeys(str(w.message) for w in caught if w.category is UserWarning):
-        click.echo(f"note: {message}", err=True)
+        say(f"note: {message}", err=True)
     return result
 
 
-def require_place_for(path: Path | None, data: Path, endings: tuple[str, ...] | None) -> None:
-    """Raise before any work is done if its result could not be written."""
-    if path is None or path == STDOUT:
-        return
-    if endings is not None and not path.name.lower().endswith(endings):
-        raise ValueError(f"{path}: the name of this file must end in {' or '.join(endings)}.")
-    if path.is_dir():
-        raise IsADirectoryError(f"{str(path)!r} is a folder, not a file.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {str(path.parent)!r} to write {path.name} to.")
-    if path.exists() and data.exists() and path.samefile(data):
-        raise ValueError(f"{path} is the table itself; choose another file to write to.")
+def require_places(
+    inputs: Mapping[str, Path], outputs: Mapping[str, tuple[Path | None, tuple[str, ...]]]
+) -> None:
+    """Raise before any work is done if a result could not be written, or would replace an input.
+
+    Parameters
+    ----------
+    inputs : dict of paths
+        By what they are ("table"): what the command reads.
+    outputs : dict of (path, endings)
+        By option: where a result goes (None: nowhere), and how its name may end (empty: anyhow).
+    """
+    places: dict[Path, str] = {}
+    for option, (path, endings) in outputs.items():
+        if path is None or path == STDOUT:
+            continue
+        if endings and not path.name.lower().endswith(endings):
+            raise ValueError(f"{path}: the name of this file must end in {' or '.join(endings)}.")
+        place = place_of(path)
+        for what, source in inputs.items():
+            if _same(place, source):
+                raise ValueError(f"{path} is the {what} itself; choose another file to write to.")
+        for other, its_option in places.items():
+            if _same(place, other):
+                raise ValueError(f"{its_option} and {option} name the same file, {path}.")
+        places[place] = option
 
 
-def write(frame: Any, path: Path) -> None:
-    """Write a frame as its file's name says; `-` is CSV on stdout."""
-    name = path.name.lower()
+def _same(place: Path, other: Path) -> bool:
+    if place.exists() and other.exists():
+        return place.samefile(other)
+    return place == Path(other).resolve()
+
+
+def write(frame: pandas.DataFrame, path: Path, *, separator: str | None = None) -> None:
+    """Write a frame as its file's name says, ids first if it has some; `-` is CSV on stdout."""
+    name, index = path.name.lower(), has_ids(frame)
     if path == STDOUT:
-        frame.to_csv(sys.stdout, index=False)
-    elif name.endswith((".parquet", ".pq")):
-        frame.to_parquet(path, index=False)
-    else:
-        frame.to_csv(path, index=False, sep="\t" if name.endswith(".tsv") else ",")
+        text = io.StringIO()
+        frame.to_csv(text, index=index)
+        if sys.stdout.isatty():
+            say(*text.getvalue().splitlines())
+        else:
+            click.echo(text.getvalue(), nl=False)
+        return
+    if separator is None:
+        separator = "\t" if name.endswith((".tsv", ".tsv.gz")) else ","
+    with whole_file(path) as file:
+        if name.endswith((".parquet", ".pq")):
+            frame.to_parquet(file, index=index)
+        else:
+            packed = "gzip" if name.endswith(".gz") else None
+            frame.to_csv(file, index=index, sep=separator, mode="wb", compression=packed)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gorelm._features.scaling import Scaling
-from gorelm._typing import Array
-from gorelm.cli.reading import Table
-from gorelm.estimators._encoding import columns_of, shortened
+from gorelm.cli.app import printable
+from gorelm.cli.findings import Names, expected_by
+from gorelm.cli.reading import Table, about_ids, numbers_of
+from gorelm.estimators._encoding import shortened
+from gorelm.estimators.robust import RobustELMRegressor, spread_of
+from gorelm.estimators.table import TableRegressor
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = [
     "columns",
-    "judged_rows",
     "of_errors",
     "of_fit",
     "of_networks",
     "of_rows",
     "of_table",
     "short",
-    "targets_of",
     "wrapped",
 ]
 
@@ -31,37 +34,39 @@ _MOST_TARGETS = 20
 _MOST_ROWS = 10
 
 
-def of_fit(model: Any, table: Table) -> list[str]:
+def of_fit(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
     """Return everything there is to say about a fit."""
     parts = (
         of_table(model, table),
         of_errors(model, table),
-        of_networks(model),
-        of_rows(model, table),
+        of_networks(model.regressor_),
+        of_rows(model, table, found),
     )
     return [line for part in parts for line in (*part, "")]
 
 
-def of_table(model: Any, table: Table) -> list[str]:
+def of_table(model: TableRegressor, table: Table) -> list[str]:
     """Say what was read, and what was made of it."""
     n_rows, n_inputs = table.X.shape
     names = ", ".join(short(name) for name in table.target_names[:6])
     more = f" and {len(table.target_names) - 6} more" if len(table.target_names) > 6 else ""
-    left_out = table.n_columns - n_inputs - len(table.target_names)
+    n_columns = len(table.columns)
+    left_out = n_columns - n_inputs - len(table.target_names)
     lines = wrapped(
-        f"{table.path.name}: {n_rows} rows, {table.n_columns} columns; "
+        f"{table.path.name}: {n_rows} rows, {n_columns} columns; "
         f"{_count(n_inputs, 'input')}, {_count(len(table.target_names), 'target')} "
         f"({names}{more}){f', {left_out} not used' if left_out else ''}."
     )
-    for note in model.notes_:
+    ids = [about_ids(table.path)] if table.ids is not None else []
+    for note in (*ids, *model.notes_):
         lines += wrapped(note, "  ")
     return lines
 
 
-def of_errors(model: Any, table: Table) -> list[str]:
+def of_errors(model: TableRegressor, table: Table) -> list[str]:
     """Say how far predictions of rows that a model did not see are off, target by target."""
-    y, expected = targets_of(table), _expected(model)
-    kept = ~model.outlier_mask_
+    y, expected = numbers_of(table.y, table.path), expected_by(model)
+    kept = np.logical_not(model.outlier_mask_)
     n_flagged = int(model.outlier_mask_.sum())
     lines = wrapped(
         "Error on rows that the models did not see (cross-validated root mean square"
@@ -71,8 +76,11 @@ def of_errors(model: Any, table: Table) -> list[str]:
     rows, ratios = [], []
     for j, name in enumerate(table.target_names):
         known = kept & ~np.isnan(y[:, j])
-        error = float(np.sqrt(np.mean((y[known, j] - expected[known, j]) ** 2)))
-        of_mean = float(y[known, j].std())
+        values, guesses = y[known, j], expected[known, j]
+        # divided before squaring, so that 1e200 does not overflow
+        unit = np.abs([values, guesses]).max(initial=0.0) or 1.0
+        error = unit * np.sqrt(np.mean((values / unit - guesses / unit) ** 2)) if len(values) else 0
+        of_mean = unit * np.std(values / unit) if len(values) else 0
         ratios.append(error / of_mean if of_mean > 0 else np.nan)
         ratio = f"{ratios[-1]:.3f}" if of_mean > 0 else "-"
         rows.append([short(name), f"{error:.4g}", f"{of_mean:.4g}", ratio])
@@ -90,11 +98,8 @@ def of_errors(model: Any, table: Table) -> list[str]:
     return lines
 
 
-def of_networks(model: Any) -> list[str]:
+def of_networks(robust: RobustELMRegressor) -> list[str]:
     """Say which settings were chosen, and how near to its optimum each network is."""
-    from gorelm.estimators.robust import spread_of
-
-    robust = model.regressor_
     members, tried = robust.members_, robust.cv_results_
     lines = [f"Model: the average of {_count(len(members), 'network')}, the best of "
              f"{len(tried['activation'])} kinds tried:"]  # fmt: skip
@@ -121,7 +126,7 @@ def of_networks(model: Any) -> list[str]:
     return lines
 
 
-def of_rows(model: Any, table: Table) -> list[str]:
+def of_rows(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
     """Say which rows to check first, and what is wrong with them."""
     n_flagged, n_rows = int(model.outlier_mask_.sum()), len(model.outlier_mask_)
     share = f" ({n_flagged / n_rows:.0%})" if n_flagged else ""
@@ -134,72 +139,42 @@ def of_rows(model: Any, table: Table) -> list[str]:
         f"Rows to check: {n_flagged} of {n_rows}{share} score above "
         f"{model.outlier_threshold_:.3g}{fate}."
     )
-    shown = judged_rows(model, table).head(_MOST_ROWS)
-    where = ["line", "row"] if "line" in shown else ["row"]
+    names, shown = Names(table.columns), found.head(_MOST_ROWS)
+    with_lines, with_ids = table.lines is not None, table.ids is not None
+    where = ["line"] * with_lines + ["id" if with_ids else "row"]
     rows = [[*where, "score", "flagged", "most off", "value", "expected", "spreads"]]
-    for _, row in shown.iterrows():
-        marks = [str(int(row[name])) for name in where]
-        flag = "yes" if row["flagged"] else "no"
-        rows.append([*marks, f"{row['score']:#.3g}", flag, *_most_off(row, table.target_names)])
+    for key, row in shown.iterrows():
+        marks = [str(int(row[names.line]))] if with_lines else []
+        marks.append(short(str(key), 12) if with_ids else str(int(row[names.row])))
+        flag = "yes" if row[names.flagged] else "no"
+        off = _most_off(row, names, table.target_names)
+        rows.append([*marks, f"{row[names.score]:#.3g}", flag, *off])
     lines += columns(rows, "r" * len(where) + "rllrrr")
     names_at = "its names are on line 1; " if _has_header(table) else ""
-    line = f"line: of the file; {names_at}" if "line" in shown else ""
+    line = f"line: of the file; {names_at}" if with_lines else ""
+    what = "id: of the row" if with_ids else "row: counted from 0"
     return [
         *lines,
-        *wrapped(f"({line}row: counted from 0. Score and spreads: in robust spreads of the "
-                 "targets.)", "  "),
-    ]  # fmt: skip
+        *wrapped(f"({line}{what}. Score and spreads: in robust spreads of the targets.)", "  "),
+    ]
 
 
 def _has_header(table: Table) -> bool:
     return not table.path.name.lower().removesuffix(".gz").endswith(".arff")
 
 
-def _most_off(row: Any, names: list[str]) -> list[str]:
+def _most_off(row: pandas.Series, names: Names, targets: list[str]) -> list[str]:
     """Return the target that is off most: its name, value, expected value, difference."""
-    known = [name for name in names if not np.isnan(row[f"{name} spreads"])]
+    known = [name for name in targets if not np.isnan(row[names.spreads(name)])]
     if not known:
         return ["-", "", "", ""]
-    worst = max(known, key=lambda name: abs(row[f"{name} spreads"]))
-    numbers = row[[worst, f"{worst} expected"]]
-    return [short(worst, 18), *(f"{x:.4g}" for x in numbers), f"{row[f'{worst} spreads']:+.2g}"]
-
-
-def judged_rows(model: Any, table: Table) -> Any:
-    """Return all rows as a frame, the most suspicious first: what is off, and by how much.
-
-    Per target: its value, what was expected by models that did not see the row, the difference,
-    and that in units of the target's robust spread (interquartile range / 1.349).
-    """
-    import pandas
-
-    y, expected = targets_of(table), _expected(model)
-    known_rows = ~np.isnan(y).all(axis=1)
-    scale = Scaling.fit("robust", y[known_rows], np.ones(known_rows.sum())).scale
-    off_by = y - expected
-    spreads = off_by / scale
-    is_off = np.abs(np.nan_to_num(spreads)) > model.outlier_threshold_
-    content: dict[str, Any] = {} if table.lines is None else {"line": table.lines}
-    content |= {
-        "row": np.arange(len(y)),
-        "score": model.outlier_scores_,
-        "flagged": model.outlier_mask_,
-        "off": ["; ".join(np.array(table.target_names)[mask]) for mask in is_off],
-    }
-    for j, name in enumerate(table.target_names):
-        parts = (("", y), (" expected", expected), (" off by", off_by), (" spreads", spreads))
-        content |= {f"{name}{part}": values[:, j] for part, values in parts}
-    order = np.argsort(-model.outlier_scores_, kind="stable")
-    return pandas.DataFrame(content).iloc[order]
-
-
-def targets_of(table: Table) -> Array:
-    """Return the targets as the model saw them: numbers, NaN where missing."""
-    return np.column_stack([column.numbers()[0] for column in columns_of(table.y)])
-
-
-def _expected(model: Any) -> Array:
-    return np.asarray(model.out_of_fold_.reshape(len(model.outlier_mask_), -1))
+    worst = max(known, key=lambda name: abs(row[names.spreads(name)]))
+    numbers = [row[worst], row[names.expected(worst)]]
+    return [
+        short(worst, 18),
+        *(f"{x:.4g}" for x in numbers),
+        f"{row[names.spreads(worst)]:+.2g}",
+    ]
 
 
 # -- text ----------------------------------------------------------------------------------------
@@ -226,7 +201,7 @@ def columns(rows: list[list[str]], sides: str) -> list[str]:
 
 def short(name: str, width: int = _LONGEST_NAME) -> str:
     """Return a name that fits into a table, on one line."""
-    return shortened(name, width)
+    return shortened(printable(" ".join(name.split())), width)
 
 
 def _count(number: int, what: str) -> str:

@@ -6,17 +6,21 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import click
 
-from gorelm.cli.app import PATH, Command, told_in_one_line
+from gorelm.cli.app import PATH, Command, say, told_in_one_line
 
 if TYPE_CHECKING:
     from gorelm.cli.reading import Table
+    from gorelm.estimators.table import TableRegressor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+def _options(command: Callable[P, R]) -> Callable[P, R]:
     """Add what both commands take: the table, and how to fit it."""
     for add in (
         click.option("--nodes", type=click.IntRange(1),
@@ -27,7 +31,8 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="Of folds and networks."),
         click.option("--features", help="Names of the inputs.  [all other columns]"),
         click.option("--targets", required=True,
-                     help="Names of the targets, separated by commas, or how many (the last)."),
+                     help="Names of the targets, separated by commas (one with a comma in double "
+                     "quotes), or how many (the last)."),
         click.argument("data", type=PATH),
     ):  # fmt: skip
         command = add(command)
@@ -59,32 +64,39 @@ def fit(
     gaps and wrong rows are welcome. Layers and penalties are chosen by cross-validation.
     """
     from gorelm.cli import reading, summary
+    from gorelm.cli.findings import findings
 
-    for path, ending in ((model_path, None), (report_path, (".html", ".htm"))):
-        reading.require_place_for(path, data, ending)
+    outputs = {"--model": (model_path, ()), "--report": (report_path, reading.PAGES)}
+    reading.require_places({"table": data}, outputs)
     if model_path is not None:
         from gorelm.io import save
     if report_path is not None:
         from gorelm.diagnostics import write_fit_report
     table = reading.read(data, targets, features)
     model = _fitted(table, **how)
-    click.echo("\n".join(summary.of_fit(model, table)))
+    say(*summary.of_fit(model, table, findings(model, table)))
     if model_path is not None:
         save(model, model_path)
     if report_path is not None:
         write_fit_report(
             model,
             table.X,
-            summary.targets_of(table),
+            reading.numbers_of(table.y, data),
             report_path,
             target_names=table.target_names,
-            row_names=None if table.lines is None else [f"line {n}" for n in table.lines],
+            row_names=_row_names(table),
             title=f"gorelm fit {data.name}",
         )
-    click.echo("\n".join(_next(data, targets, features, model_path, report_path)))
+    say(*_next(data, targets, features, model_path, report_path))
 
 
-def _fitted(table: Table, seed: int, jobs: int, nodes: int | None) -> Any:
+def _row_names(table: Table) -> list[str] | None:
+    if table.ids is not None:
+        return [f"id {key}" for key in table.ids]
+    return None if table.lines is None else [f"line {n}" for n in table.lines]
+
+
+def _fitted(table: Table, seed: int, jobs: int, nodes: int | None) -> TableRegressor:
     import warnings
 
     from gorelm.estimators import RobustELMRegressor, TableRegressor
@@ -141,18 +153,20 @@ def outliers(data: Path, targets: str, features: str | None, out: Path | None, *
     """Find the wrong rows of a table.
 
     Every row is judged by models that did not see it. `--out` gets all rows, the most suspicious
-    first: line and row, score, whether it is flagged, which targets are off, and for each target
-    the value, the expected one, and the difference in its units and in robust spreads.
+    first: id (if DATA has some), gorelm.line, gorelm.row, gorelm.score, gorelm.flagged,
+    gorelm.off (which targets are), and for each target T its value, gorelm.expected.T,
+    gorelm.off_by.T, and that in robust spreads, gorelm.spreads.T.
     """
     from gorelm.cli import reading, summary
+    from gorelm.cli.findings import findings
 
+    reading.require_places({"table": data}, {"--out": (out, reading.WRITTEN)})
     table = reading.read(data, targets, features)
-    reading.require_place_for(out, data, reading.WRITTEN)
     model = _fitted(table, **how)
-    click.echo("\n".join([*summary.of_table(model, table), "", *summary.of_rows(model, table)]))
+    found = findings(model, table)
+    say(*summary.of_table(model, table), "", *summary.of_rows(model, table, found), "")
     if out is not None:
-        rows = summary.judged_rows(model, table)
-        reading.write(rows, out)
-        click.echo(f"\nWritten: {out}, {len(rows)} rows, the most suspicious first.")
+        reading.write(found, out)
+        say(f"Written: {out}, {len(found)} rows, the most suspicious first.")
     else:
-        click.echo("\nAdd --out FILE to write all rows, with what was expected of each target.")
+        say("Add --out FILE to write all rows, with what was expected of each target.")

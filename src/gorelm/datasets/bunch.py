@@ -1,13 +1,19 @@
 """From a table of numbers to the Bunch that every loader returns."""
 
+from __future__ import annotations
+
 import os
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
 from gorelm.datasets.arff import Column
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["import_pandas", "make_bunch", "make_frame"]
 
@@ -30,10 +36,12 @@ def make_bunch(
     path: str | os.PathLike[str],
     drop_missing: bool,
     as_frame: bool,
+    ids: pandas.Index | None = None,
 ) -> Bunch:
     """Split a table into features and targets, which are indices of columns.
 
-    Missing values count in the chosen columns only.
+    Missing values count in the chosen columns only. The index of frames is `ids`; None: the
+    numbers of the rows.
     """
     for name, categories in (columns[j] for j in targets):
         if categories is not None:
@@ -54,12 +62,13 @@ def make_bunch(
     kinds = [columns[j] for j in features]
     categories_of = {c.name: list(c.categories) for c in kinds if c.categories is not None}
     target_names = [columns[j].name for j in targets]
-    data: Any = X
-    target: Any = T
+    data: Matrix | pandas.DataFrame = X
+    target: Matrix | pandas.DataFrame = T
     frame = None
     if as_frame:
-        data = make_frame(kinds, X, rows)
-        target = make_frame([columns[j] for j in targets], T, rows)
+        index = rows if ids is None else ids[rows]
+        data = make_frame(kinds, X, index)
+        target = make_frame([columns[j] for j in targets], T, index)
         frame = import_pandas("as_frame=True").concat([data, target], axis=1)
     return Bunch(
         data=data,
@@ -81,8 +90,10 @@ def make_bunch(
     )
 
 
-def make_frame(columns: list[Column], values: Matrix, rows: NDArray[np.intp]) -> Any:
-    """Return a pandas frame whose index is the number of the row in the file, from 0."""
+def make_frame(
+    columns: list[Column], values: Matrix, index: NDArray[np.intp] | pandas.Index | None = None
+) -> pandas.DataFrame:
+    """Return a pandas frame, with nominal columns as categoricals; index None: 0, 1, ..."""
     pandas = import_pandas("as_frame=True")
     series = {}
     for column, value in zip(columns, values.T, strict=True):
@@ -91,13 +102,14 @@ def make_frame(columns: list[Column], values: Matrix, rows: NDArray[np.intp]) ->
         else:
             codes = np.where(np.isnan(value), -1, value).astype(np.intp)
             series[column.name] = pandas.Categorical.from_codes(codes, column.categories)
-    return pandas.DataFrame(series, index=rows)
+    return pandas.DataFrame(series, index=index)
 
 
-def import_pandas(what: str) -> Any:
+def import_pandas(what: str) -> ModuleType:
     """Return the module pandas, or say which extra `what` needs."""
     try:
         import pandas
     except ImportError as error:
         raise ImportError(f'{what} needs pandas: pip install "gorelm[data]"') from error
-    return pandas
+    module: ModuleType = pandas
+    return module

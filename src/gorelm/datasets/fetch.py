@@ -1,13 +1,19 @@
 """Where the Mulan files are: on this machine, else on the net."""
 
+from __future__ import annotations
+
 import difflib
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 from gorelm.datasets.arff import read_arff
+
+if TYPE_CHECKING:
+    from gorelm.datasets.progress import DownloadBar
 
 __all__ = ["SOURCES", "DownloadError", "Source", "fetch_mulan", "find_mulan", "suggest"]
 
@@ -184,14 +190,14 @@ def _download(name: str, folder: Path, progress: bool) -> Path:
         raise OSError(*filter(None, [cause.errno]), message) from error
 
 
-def _downloader(source: Source, bar: Any) -> Callable[[str, str, Any], None]:
+def _downloader(source: Source, bar: DownloadBar | None) -> Callable[[str, str, object], None]:
     """Return what pooch calls with an address and a temporary file, which it then renames.
 
     Whatever is raised here makes pooch remove that file.
     """
     get = _import_pooch().HTTPDownloader(progressbar=bar or False)
 
-    def download(url: str, output_file: str, store: Any) -> None:
+    def download(url: str, output_file: str, store: object) -> None:
         get(url, output_file, store)
         if source.sha256 is None:
             read_arff(output_file)  # refuses most of what is cut off, and pages that say sorry
@@ -200,7 +206,7 @@ def _downloader(source: Source, bar: Any) -> Callable[[str, str, Any], None]:
     return download
 
 
-def _progress_bar(name: str) -> AbstractContextManager[Any]:
+def _progress_bar(name: str) -> AbstractContextManager[DownloadBar]:
     try:
         from gorelm.datasets.progress import DownloadBar
     except ImportError as error:
@@ -210,7 +216,7 @@ def _progress_bar(name: str) -> AbstractContextManager[Any]:
     return DownloadBar(f"downloading {name}")
 
 
-def _import_pooch() -> Any:
+def _import_pooch() -> ModuleType:
     try:
         import pooch
     except ImportError as error:
@@ -218,4 +224,5 @@ def _import_pooch() -> Any:
             'Finding and downloading data sets needs pooch: pip install "gorelm[data]"; or set '
             "GORELM_DATA to a folder that holds them."
         ) from error
-    return pooch
+    module: ModuleType = pooch
+    return module

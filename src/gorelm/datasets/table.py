@@ -1,13 +1,15 @@
 """A user's own table: CSV, Parquet or ARFF."""
 
+from __future__ import annotations
+
 import csv
 import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,18 @@ from gorelm.datasets.bunch import import_pandas, make_bunch, make_frame
 from gorelm.datasets.fetch import suggest
 from gorelm.datasets.files import arff_lines, csv_lines, encoding_of, open_text, require_file
 
-__all__ = ["choose_columns", "line_numbers", "load_table", "read_table"]
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "TextTable",
+    "choose_columns",
+    "line_numbers",
+    "load_table",
+    "read_table",
+    "read_text",
+    "split_names",
+]
 
 Values = NDArray[np.float64]
 
@@ -28,6 +41,8 @@ _ARFF = (".arff", ".arff.gz")
 _LONGEST_HEADER = 10**7  # characters
 _MOST_COLUMNS = 10**5
 _MOST_PARQUET_BYTES = 1 << 30  # beyond a hundred times the size of the file
+# A column of text is one of numbers with damage if this share of its known cells are numbers.
+_MOSTLY = 0.8
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?|[+-]?\d+(e[+-]?\d+)?", re.IGNORECASE)
 
 
@@ -44,15 +59,17 @@ def load_table(
     The kind of file is told by the end of its name: ``.csv`` or ``.tsv`` (also with ``.gz``),
     ``.parquet`` or ``.pq``, ``.arff`` or ``.arff.gz``. A CSV file starts with a line of column
     names; comma, semicolon, tab and bar are recognised as separators, and decimal commas where
-    the separator is none. Empty cells, ``?``, ``NA`` and the like are missing.
+    the separator is none. Empty cells, ``?``, ``NA`` and the like are missing. A first column
+    without a name, as ``DataFrame.to_csv`` writes it, holds the ids of the rows: it is neither a
+    feature nor a target, and frames have it as their index.
 
     Parameters
     ----------
     path : path-like
         The file.
     targets : list of str, str or int
-        Names of the target columns, as a list or separated by commas; or the number of targets,
-        which are then the last columns of the file.
+        Names of the target columns, as a list or separated by commas (a name with a comma in
+        double quotes); or the number of targets, which are then the last columns of the file.
     features : list of str or str, optional
         Names of the feature columns. By default all columns that are no targets.
     drop_missing : bool, default=False
@@ -60,7 +77,7 @@ def load_table(
         with NaN.
     as_frame : bool, default=False
         Return pandas frames instead of arrays, with nominal features as categoricals. Their index
-        is the number of the row in the file, from 0.
+        is the id of the row, or, in a file without ids, its number, from 0.
 
     Returns
     -------
@@ -98,6 +115,7 @@ def load_table(
     {'colour': ['blue', 'red']}
     """
     path = _known_kind(path)
+    ids: pandas.Index | None = None
     if _is_arff(path):
         _, columns, table = read_arff(path)
         names = [column.name for column in columns]
@@ -107,6 +125,7 @@ def load_table(
         names = list(frame.columns)
         chosen = choose_columns(names, targets, features, path)
         columns, table = _encode(frame, names, chosen, path)
+        ids = frame.index
     return make_bunch(
         columns,
         table,
@@ -115,10 +134,11 @@ def load_table(
         path=path,
         drop_missing=drop_missing,
         as_frame=as_frame,
+        ids=ids,
     )
 
 
-def read_table(path: str | os.PathLike[str], *, words: Iterable[str] = ()) -> Any:
+def read_table(path: str | os.PathLike[str], *, words: Iterable[str] = ()) -> pandas.DataFrame:
     r"""Read all columns of a file as they are, for :class:`gorelm.TableRegressor`.
 
     Nothing is encoded, and no column needs to be a target. The kinds of files are those of
@@ -134,8 +154,9 @@ def read_table(path: str | os.PathLike[str], *, words: Iterable[str] = ()) -> An
     Returns
     -------
     pandas.DataFrame
-        Numbers and words; nominal columns of ARFF files as categoricals. The index is the number
-        of the row in the file, from 0.
+        Numbers and words; nominal columns of ARFF files as categoricals. The index is the first
+        column of a CSV file if that has no name, the index that a Parquet file was written with,
+        and otherwise the number of the row, from 0.
 
     Raises
     ------
@@ -167,7 +188,26 @@ def read_table(path: str | os.PathLike[str], *, words: Iterable[str] = ()) -> An
     if not _is_arff(path):
         return _read_frame(path, words)
     _, columns, table = read_arff(path)
-    return make_frame(columns, table, np.arange(len(table)))
+    return make_frame(columns, table)
+
+
+class TextTable(NamedTuple):
+    """The cells of a CSV file, as they are written there."""
+
+    cells: pandas.DataFrame  # of str, the index too if the file has ids
+    separator: str
+    decimal: str
+
+
+def read_text(path: str | os.PathLike[str]) -> TextTable | None:
+    """Read all cells of a CSV or TSV file as text; None for other kinds of files."""
+    path = _known_kind(path)
+    if not path.name.lower().endswith(_TEXT):
+        return None
+    header, separator, encoding = _sniff(path)
+    cells = _parse(path, header, separator, encoding, as_text=True)
+    commas = separator != "," and any(_has_decimal_commas(cells[name]) for name in cells)
+    return TextTable(cells, separator, "," if commas else ".")
 
 
 def line_numbers(path: str | os.PathLike[str], n_rows: int) -> NDArray[np.intp] | None:
@@ -178,14 +218,14 @@ def line_numbers(path: str | os.PathLike[str], n_rows: int) -> NDArray[np.intp] 
     path = _known_kind(path)
     if path.name.lower().endswith(_PARQUET):
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # said when the file was read
-        encoding = encoding_of(path)
     try:
-        if _is_arff(path):
-            lines = list(arff_lines(path, encoding))
-        else:
-            lines = list(csv_lines(path, encoding, _sniff(path, encoding)[1]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # said when the file was read
+            if _is_arff(path):
+                lines = list(arff_lines(path, encoding_of(path)))
+            else:
+                _, separator, encoding = _sniff(path)
+                lines = list(csv_lines(path, encoding, separator))
     except csv.Error:
         return None
     return np.array(lines, dtype=np.intp) if len(lines) == n_rows else None
@@ -204,10 +244,13 @@ def _is_arff(path: Path) -> bool:
     return path.name.lower().endswith(_ARFF)
 
 
-def _read_frame(path: Path, words: Iterable[str] = ()) -> Any:
+def _read_frame(path: Path, words: Iterable[str] = ()) -> pandas.DataFrame:
     if path.name.lower().endswith(_TEXT):
         return _read_csv(path, words)
-    frame = _read_parquet(path).reset_index(drop=True)
+    frame = _read_parquet(path)
+    if frame.index.nlevels > 1:
+        frame = frame.reset_index(drop=True)
+    frame.index.name = None
     frame.columns = [str(name) for name in frame.columns]
     _require_unique(list(frame.columns), path)
     return frame
@@ -250,10 +293,7 @@ def choose_columns(
 
 
 def _indices(what: str, wanted: str | Sequence[str], names: list[str], path: Path) -> list[int]:
-    if isinstance(wanted, str):
-        # a name may have a comma of its own
-        wanted = [wanted] if wanted in names else [word.strip() for word in wanted.split(",")]
-    wanted = list(wanted)
+    wanted = split_names(wanted, names) if isinstance(wanted, str) else list(wanted)
     if not wanted:
         raise ValueError(f"No {what} is named.")
     place = {name: j for j, name in enumerate(names)}
@@ -268,41 +308,75 @@ def _indices(what: str, wanted: str | Sequence[str], names: list[str], path: Pat
     return [place[word] for word in wanted]
 
 
-def _read_csv(path: Path, words: Iterable[str] = ()) -> Any:
-    pandas = import_pandas("Reading CSV files")
-    encoding = encoding_of(path)
-    header, separator = _sniff(path, encoding)
-    as_words = dict.fromkeys(set(words) & set(header), str)
+def split_names(text: str, names: Collection[str]) -> list[str]:
+    """Return the names in a list separated by commas; those with a comma are in double quotes.
 
-    def read(decimal: str) -> Any:
+    The whole text is one name if it is among the `names`, comma or not.
+    """
+    return [text] if text in names else [name.strip() for name in _cut(text, ",")]
+
+
+def _read_csv(path: Path, words: Iterable[str] = ()) -> pandas.DataFrame:
+    header, separator, encoding = _sniff(path)
+    words = set(words) & set(header)
+    frame = _parse(path, header, separator, encoding, words=words)
+    if separator == ",":
+        return frame
+    commas = [n for n in frame if n not in words and _has_decimal_commas(frame[n])]
+    if commas:
+        frame = frame.copy()
+        again = _parse(path, header, separator, encoding, words=words, decimal=",")
+        for name in commas:
+            column = again[name]
+            if column.dtype.kind not in "iuf":  # a cell is no number: with points, as elsewhere
+                column = column.map(_with_point, na_action="ignore")
+            frame[name] = column
+    return frame
+
+
+def _parse(
+    path: Path,
+    header: list[str],
+    separator: str,
+    encoding: str,
+    *,
+    words: Iterable[str] = (),
+    decimal: str = ".",
+    as_text: bool = False,
+) -> pandas.DataFrame:
+    pandas = import_pandas("Reading CSV files")
+    try:
         with warnings.catch_warnings():
             # rows longer than the header would be cut, or shift the columns, with only a warning
             warnings.simplefilter("error", pandas.errors.ParserWarning)
-            return pandas.read_csv(
+            frame = pandas.read_csv(
                 path,
                 sep=separator,
                 header=0,
                 names=header,
                 index_col=False,
                 na_values=["?"],
+                na_filter=not as_text,
                 skipinitialspace=True,
                 decimal=decimal,
                 low_memory=False,  # types by whole columns, not by chunks
                 encoding=encoding,
-                dtype=as_words,
+                dtype=str if as_text else dict.fromkeys(words, str),
+                converters={"": str} if not header[0] else None,  # an id NA is not missing
             )
-
-    try:
-        frame = read(".")
-        if separator != "," and any(_has_decimal_commas(frame[column]) for column in frame):
-            frame = read(",")
     except (pandas.errors.ParserError, pandas.errors.ParserWarning, ValueError, EOFError) as error:
         raise ValueError(f"{path} is not a readable CSV file: {error}") from error
+    if not header[0]:
+        ids = frame.pop("")
+        numbers = pandas.to_numeric(ids, errors="coerce")
+        same = not as_text and (numbers.astype(str) == ids).all()  # no 007, no 1.50
+        frame.index = pandas.Index(numbers if same else ids, name=None)
     return frame
 
 
-def _sniff(path: Path, encoding: str) -> tuple[list[str], str]:
-    """Return column names and separator: the one that cuts the first line into most pieces."""
+def _sniff(path: Path) -> tuple[list[str], str, str]:
+    """Return column names, separator (it cuts the first line into most pieces) and encoding."""
+    encoding = encoding_of(path)
     with open_text(path, encoding) as file:
         first = file.readline(_LONGEST_HEADER)
     if len(first) == _LONGEST_HEADER:
@@ -318,12 +392,11 @@ def _sniff(path: Path, encoding: str) -> tuple[list[str], str]:
         raise ValueError(
             f"{path} starts with numbers; its first line must hold the names of the columns."
         )
-    for j, name in enumerate(header, 1):
+    for j, name in enumerate(header[1:], 2):  # the first one may hold the ids of the rows
         if not name:
-            # most often row numbers that were written along, which must not become a feature
             raise ValueError(f"Column {j} of {path} has no name; name it, or remove it.")
     _require_unique(header, path)
-    return header, separator
+    return header, separator, encoding
 
 
 def _cut(line: str, separator: str) -> list[str]:
@@ -333,7 +406,7 @@ def _cut(line: str, separator: str) -> list[str]:
         return []
 
 
-def _read_parquet(path: Path) -> Any:
+def _read_parquet(path: Path) -> pandas.DataFrame:
     pandas = import_pandas("Reading Parquet files")
     try:
         _refuse_parquet_bomb(path)
@@ -354,7 +427,7 @@ def _refuse_parquet_bomb(path: Path) -> None:
 
 
 def _encode(
-    frame: Any, names: list[str], chosen: tuple[list[int], list[int]], path: Path
+    frame: pandas.DataFrame, names: list[str], chosen: tuple[list[int], list[int]], path: Path
 ) -> tuple[list[Column], Values]:
     """Return columns and their numbers; those not chosen stay NaN, whatever they hold."""
     columns = [Column(name) for name in names]
@@ -365,7 +438,7 @@ def _encode(
     return columns, table
 
 
-def _numbers(series: Any, what: str) -> tuple[Values, list[str] | None]:
+def _numbers(series: pandas.Series, what: str) -> tuple[Values, list[str] | None]:
     """Return numbers, or codes and the words they stand for."""
     pandas = import_pandas("Reading tables")
     kind = pandas.api.types.infer_dtype(series, skipna=True)
@@ -394,11 +467,16 @@ def _numbers(series: Any, what: str) -> tuple[Values, list[str] | None]:
     return np.where(codes < 0, np.nan, codes).astype(np.float64), [str(word) for word in uniques]
 
 
-def _has_decimal_commas(series: Any) -> bool:
+def _has_decimal_commas(series: pandas.Series) -> bool:
     if series.dtype.kind in "biufc":
         return False
-    words = [word for word in series if isinstance(word, str)]
-    return any("," in word for word in words) and all(map(_DECIMAL_COMMA.fullmatch, words))
+    words = [word.strip() for word in series if isinstance(word, str) and word.strip()]
+    n_numbers = sum(_DECIMAL_COMMA.fullmatch(word) is not None for word in words)
+    return any("," in word for word in words) and n_numbers >= _MOSTLY * len(words)
+
+
+def _with_point(word: str) -> str:
+    return word.replace(",", ".") if _DECIMAL_COMMA.fullmatch(word.strip()) else word
 
 
 def _is_number(word: str) -> bool:

@@ -1,4 +1,4 @@
-"""What every estimator shares: validate, scale, draw the hidden layer, solve, judge the rows."""
+"""What every estimator shares: validate, scale, draw the hidden layer, solve, score the rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
@@ -22,12 +23,13 @@ from gorelm._solver.admm import ADAPTIVE, PAPER, Settings
 from gorelm._solver.prepared import solve
 from gorelm._solver.problem import Problem
 from gorelm._solver.state import Solution
-from gorelm._solver.targets import refuse_huge
-from gorelm._typing import Array, Record
+from gorelm._typing import Array, Callback, Constraints, Inputs, Mask, RandomState, Record
 from gorelm.diagnostics.scores import outlier_threshold
 from gorelm.estimators._prepare import (
     Design,
-    Mask,
+    Targets,
+    known_cells,
+    patterns,
     row_scores,
     usable_rows,
     validate_targets,
@@ -70,7 +72,7 @@ class Weights:
 class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Random hidden layer plus output weights; methods differ in `_solve`."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "activation": [str],  # the layer knows the table as it is now, entries of users included
         "weights": [StrOptions({"uniform", "normal"})],
         "weight_scale": [Interval(Real, 0, None, closed="neither")],
@@ -88,7 +90,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
     input_scaling: str | None = "minmax"
     target_scaling: str | None = "robust"
     missing_targets: str = "error"
-    random_state: Any = None
+    random_state: RandomState = None
 
     # -- for each method to define ---------------------------------------------------------------
 
@@ -100,8 +102,8 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
         """Find the output weights, for rows already multiplied by `omega`.
 
-        `omega` holds the square roots of the sample weights (None: all 1), `observed` tells the
-        known cells of T (None: all). H must be left as it is, or `_overwrites_hidden` be set.
+        `omega` holds the square roots of the sample weights (None: all 1), `observed` the known
+        cells of T (None: all). H must be left as it is, or `_overwrites_hidden` be set.
         """
         raise NotImplementedError
 
@@ -115,7 +117,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
         """Fit the output weights.
 
         Parameters
@@ -137,10 +139,10 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self._fit(X, y, sample_weight)
         return self
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _fit(self, X: object, y: object, sample_weight: object) -> None:
         self._fit_rows(*self._validate(X, y, sample_weight))
 
-    def _fit_rows(self, X: Any, T: Array, w: Array) -> None:
+    def _fit_rows(self, X: Inputs, T: Array, w: Array) -> None:
         used = usable_rows(T, w)
         rows = slice(None) if used.all() else used
         w = w[rows]
@@ -154,36 +156,36 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         else:
             del H
             residuals = self._residuals(X, T)
-        self._score(residuals, T, rows, w, size)
+        self._score(row_scores(residuals, T), used, w, size)
 
-    def _score(self, residuals: Array, T: Array, rows: Any, w: Array, size: float) -> None:
-        """Judge all rows by their residuals; `rows` of weight `w` and typical norm `size` count."""
-        self._judge(row_scores(residuals, T), rows, w, size)
+    def _score(self, scores: Array, used: Mask, w: Array, size: float) -> None:
+        """Set the outlier scores of all rows; `used` ones of weight `w` set the threshold.
 
-    def _judge(self, scores: Array, rows: Any, w: Array, size: float) -> None:
+        `size` is their typical norm of the targets.
+        """
         self.outlier_scores_ = scores
         # A model that passes through most rows leaves rounding, and rounding has no outliers.
-        self.outlier_threshold_ = max(outlier_threshold(self.outlier_scores_[rows], w), 1e-4 * size)
-        self.outlier_mask_ = self.outlier_scores_ > self.outlier_threshold_
+        self.outlier_threshold_ = max(outlier_threshold(scores[used], w), 1e-4 * size)
+        self.outlier_mask_ = scores > self.outlier_threshold_
 
-    def _design(self, X: Any, T: Array, w: Array) -> Design:
+    def _design(self, X: Inputs, T: Array, w: Array) -> Design:
         """Fit the scalings and apply them. Every row must have a weight and a known target."""
         self._input_scaling = Scaling.fit(self.input_scaling, X, w)
         self._target_scaling = Scaling.fit(self.target_scaling, T, w)
         return self._scaled(X, T, w)
 
-    def _drawn(self, X: Any, T: Array, w: Array) -> tuple[Array, Design]:
+    def _scaled(self, X: Inputs, T: Array, w: Array) -> Design:
+        """Apply the scalings."""
+        return Design.of(self._input_scaling, X, Targets.scaled(self._target_scaling, T, w))
+
+    def _drawn(self, X: Inputs, T: Array, w: Array) -> tuple[Array, Design]:
         """Scale, draw the hidden layer, and return its outputs (times omega) and the rows."""
         design = self._design(X, T, w)
-        self.hidden_ = self._first_layer(design)
+        self.hidden_ = self._draw(X.shape[1], design)
         return design.times_omega(self._hidden_outputs(design.X, design.offset)), design
 
-    def _first_layer(self, design: Design) -> HiddenLayer:
-        rows = {"X": design.X, "sample_weight": design.w, "offset": design.offset}
-        return self._draw(design.X.shape[1], **rows)
-
-    def _draw(self, n_features: int, **rows: Any) -> HiddenLayer:
-        """Draw the layer; radial nodes need to see the rows."""
+    def _draw(self, n_features: int, design: Design | None = None) -> HiddenLayer:
+        """Draw the layer; radial nodes take their centres from the rows of `design`."""
         return HiddenLayer.draw(
             self._n_first,
             n_features,
@@ -192,29 +194,10 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             weight_scale=self.weight_scale,
             direct_link=self.direct_link,
             random_state=self.random_state,
-            **rows,
+            X=None if design is None else design.X,
+            sample_weight=None if design is None else design.w,
+            offset=None if design is None else design.offset,
         )
-
-    def _scaled(self, X: Any, T: Array, w: Array) -> Design:
-        """Apply the scalings."""
-        X, offset = self._input_scaling.apply(X)
-        values = X if offset is None else X.data
-        refuse_huge(values, "X", X.dtype, "set input_scaling or rescale X")
-        T, omega, observed = self._scaled_targets(T, w)
-        return Design(X, offset, T, w, omega, observed)
-
-    def _scaled_targets(self, T: Array, w: Array) -> tuple[Array, Array | None, Mask | None]:
-        """Return T scaled and times omega, with 0 where unknown; omega; and the known cells."""
-        known = ~np.isnan(T)
-        T, _ = self._target_scaling.apply(T)
-        remedy = "set target_scaling, rescale y, or mark as NaN what cannot be a measurement"
-        refuse_huge(T, "y", T.dtype, remedy)
-        refuse_huge(w, "sample_weight", w.dtype, "divide the weights by their mean")
-        omega = None if (w == 1.0).all() else np.sqrt(w)
-        T[~known] = 0.0
-        if omega is not None:
-            T *= omega[:, None]
-        return T, omega, None if known.all() else known
 
     def _remember(self, found: Weights) -> None:
         require_finite(found)
@@ -226,32 +209,32 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.converged_, self.history_ = found.status == "converged", found.history
         self.n_active_ = int(np.count_nonzero(found.coef.any(axis=1)))
 
-    def _validate(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Array, Array]:
+    def _validate(self, X: object, y: object, sample_weight: object) -> tuple[Inputs, Array, Array]:
         X = validate_data(self, X, accept_sparse=("csr",), dtype=[np.float64, np.float32])
         return X, *validate_targets(self, X, y, sample_weight)
 
-    def _targets_again(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array]:
+    def _targets_again(self, X: Inputs, y: object, sample_weight: object) -> tuple[Array, Array]:
         """Validate the targets of more rows: they must be as the first ones were."""
         one_target = self._one_target
         T, w = validate_targets(self, X, y, sample_weight)
         if T.shape[1] != self.coef_.shape[1] or self._one_target != one_target:
             before = "(n_samples,)" if one_target else f"(n_samples, {self.coef_.shape[1]})"
-            raise ValueError(f"y has shape {np.shape(y)}; the model was fitted with {before}")
+            now = T.shape[:1] if self._one_target else T.shape
+            raise ValueError(f"y has shape {now}; the model was fitted with {before}")
         return T, w
 
-    def _hidden_outputs(self, X_scaled: Any, offset: Array | None) -> Array:
+    def _hidden_outputs(self, X_scaled: Inputs, offset: Array | None) -> Array:
         return self.hidden_.transform(X_scaled, offset=offset)
 
-    def _residuals(self, X: Any, T: Array) -> Array:
+    def _residuals(self, X: Inputs, T: Array) -> Array:
         """Residuals in units of the scaled targets; 0 where a target is unknown."""
-        T_scaled, _ = self._target_scaling.apply(T)
-        residuals = self._outputs(X) - T_scaled
-        residuals[np.isnan(T)] = 0.0
-        return np.asarray(residuals)
+        residuals = self._outputs(X) - self._target_scaling.dense(T)
+        residuals[~known_cells(T)] = 0.0
+        return residuals
 
     # -- using a fitted model --------------------------------------------------------------------
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: object) -> Array:
         """Predict the targets of new rows.
 
         Parameters
@@ -264,20 +247,21 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Predictions, in the shape that y had.
         """
-        X = self._validate_new(X)
-        y = self._target_scaling.undo(self._outputs(X))
-        return np.asarray(y[:, 0] if self._one_target else y)
+        outputs = self._outputs(self._validate_new(X))
+        y = self._target_scaling.undo(outputs)
+        return y[:, 0] if self._one_target else y
 
-    def _outputs(self, X: Any) -> Array:
+    def _outputs(self, X: Inputs) -> Array:
         """Return outputs in units of the scaled targets, a block of rows at a time."""
         out = np.empty((X.shape[0], self.coef_.shape[1]))
         for start in range(0, X.shape[0], _PREDICT_ROWS):
             rows = slice(start, start + _PREDICT_ROWS)
             scaled, offset = self._input_scaling.apply(X[rows])
             out[rows] = self.hidden_.transform(scaled, offset=offset) @ self.coef_
-        return np.asarray(out + self.intercept_)
+        out += self.intercept_
+        return out
 
-    def hidden_outputs(self, X: Any) -> Array:
+    def hidden_outputs(self, X: object) -> Array:
         """Return H, what the hidden layer makes of the rows of X (scaled as in the fit).
 
         Predictions in units of the scaled targets are ``hidden_outputs(X) @ coef_ + intercept_``.
@@ -291,15 +275,16 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         -------
         H : array of shape (n_samples, n_outputs)
         """
-        X = self._validate_new(X)
-        scaled, offset = self._input_scaling.apply(X)
+        checked = self._validate_new(X)
+        scaled, offset = self._input_scaling.apply(checked)
         return self.hidden_.transform(scaled, offset=offset)
 
-    def _validate_new(self, X: Any) -> Any:
+    def _validate_new(self, X: object) -> Inputs:
         check_is_fitted(self)
-        return validate_data(
+        checked: Inputs = validate_data(
             self, X, accept_sparse=("csr",), dtype=[np.float64, np.float32], reset=False
         )
+        return checked
 
     def prune(self) -> Self:
         """Remove the hidden nodes whose output weights are all exactly zero.
@@ -317,7 +302,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.coef_ = self.coef_[active]
         return self
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
@@ -327,7 +312,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
 class SizedELM(BaseELM):
     """A `BaseELM` whose number of nodes is given."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **BaseELM._parameter_constraints,
         "n_hidden": [Interval(Integral, 0, None, closed="left")],
     }
@@ -343,7 +328,7 @@ class SizedELM(BaseELM):
 class IterativeELM(BaseELM):
     """A `BaseELM` whose weights come out of the ADMM loop."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **BaseELM._parameter_constraints,
         "solver": [StrOptions({"adaptive", "paper"})],
         "tol": [Interval(Real, 0, None, closed="neither")],
@@ -355,7 +340,7 @@ class IterativeELM(BaseELM):
     solver: str = "adaptive"
     tol: float = 1e-3
     max_iter: int | None = None
-    callback: Callable[[Record], Any] | None = None
+    callback: Callback | None = None
 
     def _problem(self) -> Problem:
         """Return the method: the problem its parameters describe."""
@@ -374,7 +359,7 @@ class IterativeELM(BaseELM):
         T: Array,
         omega: Array | None,
         observed: Mask | None,
-        callback: Callable[[Record], Any] | None,
+        callback: Callback | None,
     ) -> Weights:
         found = solve(
             H,
@@ -386,6 +371,9 @@ class IterativeELM(BaseELM):
             callback=callback,
         )
         return self._weights_of(found)
+
+    def _take_solution(self, found: Solution) -> None:
+        self._remember(self._weights_of(found))
 
     def _weights_of(self, found: Solution) -> Weights:
         gap, status = found.dual_gap[0], found.status[0]
@@ -448,10 +436,9 @@ def by_pattern(
         return solve_complete(H, T, omega)
     coef, intercept = np.empty((H.shape[1], T.shape[1])), np.empty(T.shape[1])
     parts = []
-    patterns, which = np.unique(observed, axis=1, return_inverse=True)
-    for k, rows in enumerate(patterns.T):
-        columns = np.flatnonzero(which.ravel() == k)
-        part = solve_complete(H[rows], T[np.ix_(rows, columns)], _take(omega, rows))
+    for rows, columns in patterns(observed, T.shape[1]):
+        omega_there = None if omega is None else omega[rows]
+        part = solve_complete(H[rows], T[rows][:, columns], omega_there)
         coef[:, columns], intercept[columns] = part.coef, part.intercept
         parts.append(part)
     worst = max(parts, key=lambda part: (part.status != "converged", part.dual_gap))
@@ -462,10 +449,6 @@ def by_pattern(
         n_iter=max(part.n_iter for part in parts),
         history=[record for part in parts for record in part.history],
     )
-
-
-def _take(values: Array | None, rows: Mask) -> Array | None:
-    return None if values is None else values[rows]
 
 
 @contextmanager

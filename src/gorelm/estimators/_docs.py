@@ -146,7 +146,9 @@ one_standard_error : bool, default=False
 tol, max_iter
     Relative duality gap at which every fit stops, and its most iterations.
 n_jobs : int, default=None
-    Processes to share the folds and layers among, -1 for all cores; the result is the same.
+    Processes to share the folds and layers among, -1 for all cores. Where H has at most a million
+    entries (rows times hidden outputs), the result is the same to the last digit for every number;
+    beyond, to rounding, as BLAS rounds differently with another number of threads.
 progress : bool, default=False
     Show a progress bar (needs ``gorelm[progress]``)."""
 

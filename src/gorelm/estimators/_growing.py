@@ -26,7 +26,7 @@ from gorelm.estimators._base import (
     parameters,
     require_finite,
 )
-from gorelm.estimators._prepare import Design, Mask, row_norms, usable_rows
+from gorelm.estimators._prepare import Design, Mask, row_norms, row_scores, usable_rows
 
 __all__ = ["GrowingELM", "Machine", "Network", "Table", "ratio"]
 
@@ -96,7 +96,7 @@ class GrowingELM(BaseELM):
         else:
             X, T, w = self._validate(X, y, sample_weight)
             table = self._table_of(X, T, w, self._design)
-            layer = self._first_layer(table.design)
+            layer = self._draw(X.shape[1], table.design)
         if self.validation is None:
             again = network is not None
             network = network or Network(self._machine, layer, table.design)
@@ -345,7 +345,8 @@ class GrowingELM(BaseELM):
         residuals[used] = design.residuals(network.outputs(self.coef_))
         if not used.all():
             residuals[~used] = self._residuals(table.unused, table.T[~used])
-        self._score(residuals, table.T, used, design.w, design.typical_size())
+        scores = row_scores(residuals, table.T)
+        self._score(scores, used, design.w, design.typical_size())
         self._network, self._table, network.settled = network, table, True
 
 

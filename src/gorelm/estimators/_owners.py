@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-import os
 import re
+from functools import partial
 from numbers import Real
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from gorelm._compat import Interval
 from gorelm._features.layer import ACTIVATIONS
-from gorelm._features.scaling import Scaling
+from gorelm._features.scaling import Scaling, fit_scaling
 from gorelm._solver.prepared import solve_rows
 from gorelm._solver.targets import bring_near
-from gorelm._typing import Array
+from gorelm._typing import Array, Constraints, Inputs
+from gorelm.backends import NamedInputs
 from gorelm.backends.dask.source import Partitioned
-from gorelm.backends.streamed import HiddenBlocks, StreamedRows, fit_input_scaling
+from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes, summarise
 from gorelm.estimators._base import IterativeELM, SizedELM, parameters
-from gorelm.estimators._prepare import typical_size, usable_rows, validate_targets
+from gorelm.estimators._prepare import (
+    Targets,
+    is_tensor,
+    require_same_inputs,
+    row_scores,
+    usable_rows,
+    validate_targets,
+)
 from gorelm.stream import RowBlocks
 
-__all__ = ["LargeELM", "in_bytes", "is_tensor"]
+__all__ = ["LargeELM"]
+
+_DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")  # names of devices, as PyTorch writes them
 
 
 @parameters
 class LargeELM(SizedELM, IterativeELM):
     """A batch method that streams its rows when their hidden outputs would not fit in memory."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **SizedELM._parameter_constraints,
         **IterativeELM._parameter_constraints,
         "memory_budget": [Interval(Real, 0, None, closed="neither"), str, None],
@@ -39,14 +49,19 @@ class LargeELM(SizedELM, IterativeELM):
     memory_budget: float | str | None = None
     device: str | None = None
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _fit(self, X: object, y: object, sample_weight: object) -> None:
+        if self.device is not None and not _DEVICE.fullmatch(self.device):
+            raise ValueError(
+                f"device={self.device!r} is not the name of a device; PyTorch's are such as 'cpu', "
+                "'cuda', 'cuda:1' and 'mps'"
+            )
         if self.device is not None and (is_dask(X) or isinstance(X, RowBlocks | Partitioned)):
             raise TypeError(
                 f"rows in blocks cannot be fitted on a device (device={self.device!r}): pass an "
                 "array or a tensor, or leave out device"
             )
         if self.device is not None or is_tensor(X):
-            device_of(self).fit(self, X, y, sample_weight)
+            torch_backend(self).fit(self, X, y, sample_weight)
         elif is_dask(X) or isinstance(X, Partitioned):
             from gorelm.backends.dask.fit import fit
 
@@ -58,7 +73,7 @@ class LargeELM(SizedELM, IterativeELM):
         else:
             super()._fit(X, y, sample_weight)
 
-    def _fit_rows(self, X: Any, T: Array, w: Array) -> None:
+    def _fit_rows(self, X: Inputs, T: Array, w: Array) -> None:
         budget = in_bytes(self.memory_budget)
         n_outputs = self.n_hidden + (X.shape[1] if self.direct_link else 0)
         if X.shape[0] * n_outputs * X.dtype.itemsize <= budget:
@@ -70,25 +85,22 @@ class LargeELM(SizedELM, IterativeELM):
         """Fit with H in blocks; within the budget come first what the loop needs, then blocks."""
         self._require_streamable()
         used = usable_rows(T, w)
-        self._input_scaling = fit_input_scaling(self.input_scaling, X, w, used)
-        T_used, w_used = T[used], w[used]
-        self._target_scaling = Scaling.fit(self.target_scaling, T_used, w_used)
-        T_scaled, omega, observed = self._scaled_targets(T_used, w_used)
+        in_blocks = partial(summarise, X, w, used)
+        self._input_scaling = fit_scaling(self.input_scaling, X.shape[1], in_blocks)
+        self._target_scaling = Scaling.fit(self.target_scaling, T[used], w[used])
+        targets = Targets.scaled(self._target_scaling, T[used], w[used])
+        omega, size = targets.omega, targets.typical_size()
         self.hidden_ = self._draw(X.shape[1])
 
-        n_rows, n_targets, n_hidden = *T_used.shape, self.hidden_.n_outputs
-        loop = 44 * n_rows * n_targets + 24 * n_hidden**2 + X.nbytes
+        loop = 44 * targets.T.size + 24 * self.hidden_.n_outputs**2 + X.nbytes
         H = HiddenBlocks(X, used, self._input_scaling, self.hidden_, omega, memory=budget - loop)
-        size = typical_size(T_scaled, w_used, omega)
         problem = self._problem()
-        T_scaled = bring_near(T_scaled, problem, omega, H.dtype)
-        rows = StreamedRows(H, T_scaled, omega, observed)
-        found = solve_rows(
-            rows, problem, settings=self._settings(), callback=self.callback, near=True
-        )
-        del rows, H, T_scaled
-        self._remember(self._weights_of(found))
-        self._score(self._residuals(X, T), T, used, w_used, size)
+        T_near = bring_near(targets.T, problem, omega, H.dtype)
+        rows = StreamedRows(H, T_near, omega, targets.observed)
+        found = solve_rows(rows, problem, settings=self._settings(), callback=self.callback)
+        del rows, H, targets, T_near
+        self._take_solution(found)
+        self._score(row_scores(self._residuals(X, T), T), used, w[used], size)
 
     def _require_streamable(self, remedy: str = "raise memory_budget") -> None:
         if ACTIVATIONS[self.activation].radial:
@@ -97,13 +109,13 @@ class LargeELM(SizedELM, IterativeELM):
                 f"H in memory: use another activation, or {remedy}"
             )
 
-    def _take_names(self, X: Any) -> None:
+    def _take_names(self, X: NamedInputs) -> None:
         self.n_features_in_ = X.shape[1]
         self.__dict__.pop("feature_names_in_", None)
         if X.feature_names is not None:
             self.feature_names_in_ = np.array(X.feature_names, dtype=object)
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: object) -> Array:
         """Predict the targets of new rows.
 
         Parameters
@@ -118,74 +130,38 @@ class LargeELM(SizedELM, IterativeELM):
             collection, a dask array in its partitions, computed when it is asked for.
         """
         if is_tensor(X):
-            return device_of(self).predict(self, X)
-        if is_dask(X):
+            predicted: Array = torch_backend(self).predict(self, X)
+        elif is_dask(X):
             from gorelm.backends.dask.fit import predict
 
-            return predict(self, X)
-        return super().predict(X)
+            predicted = predict(self, X)
+        else:
+            predicted = super().predict(X)
+        return predicted
 
-    def _validate_new(self, X: Any) -> Any:
+    def _validate_new(self, X: object) -> Inputs | RowBlocks:
         if not isinstance(X, RowBlocks):
             return super()._validate_new(X)
-        check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", None)
-        if X.shape[1] != self.n_features_in_ or (
-            X.feature_names is not None and names is not None and X.feature_names != list(names)
-        ):
-            raise ValueError(
-                f"X has inputs {X.feature_names or X.shape[1]}; the model was fitted with "
-                f"{self.n_features_in_ if names is None else list(names)}"
-            )
+        require_same_inputs(self, X.shape[1], X.feature_names)
         return X
 
-    def _outputs(self, X: Any) -> Array:
+    def _outputs(self, X: Inputs | RowBlocks) -> Array:
         if not isinstance(X, RowBlocks):
             return super()._outputs(X)
-        out = np.empty((len(X), self.coef_.shape[1]))
-        for rows, x in X:
-            out[rows] = super()._outputs(x)
-        return out
+        return np.concatenate([super(LargeELM, self)._outputs(x) for _, x in X])
 
 
-def is_tensor(X: Any) -> bool:
-    """Whether X is an array of PyTorch's or CuPy's."""
-    return type(X).__module__.split(".")[0] in ("torch", "cupy")
-
-
-def device_of(model: Any) -> Any:
-    """Return the module that fits on devices."""
-    try:
-        from gorelm.backends.torch import fit as torch_fit
-    except ImportError as error:
-        raise ImportError(
-            f'{type(model).__name__} on a device needs PyTorch: pip install "gorelm[torch]"'
-        ) from error
-    return torch_fit
-
-
-def is_dask(X: Any) -> bool:
+def is_dask(X: object) -> bool:
     """Whether X is a dask collection, without importing dask to find out."""
     return "dask" in type(X).__module__ and hasattr(X, "__dask_graph__")
 
 
-def in_bytes(budget: float | str | None) -> float:
-    """Return a memory budget in bytes.
-
-    Parameters
-    ----------
-    budget : float, str or None
-        Bytes; or a number and a unit, as in ``"4GB"``; or None for half of the machine's memory.
-    """
-    if budget is None:
-        try:
-            return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        except (AttributeError, OSError, ValueError):  # not on this system
-            return np.inf
-    if not isinstance(budget, str):
-        return float(budget)
-    match = re.fullmatch(r"([0-9]+|[0-9]*\.[0-9]+)\s*([kmgt]?)(i?)b?", budget.strip().lower())
-    if match is None or not float(match[1]):
-        raise ValueError(f"memory_budget={budget!r} is not a size; write bytes, or such as '4GB'")
-    base = 1024.0 if match[3] else 1000.0
-    return float(match[1]) * base ** ("kmgt".find(match[2]) + 1 if match[2] else 0)
+def torch_backend(model: LargeELM) -> ModuleType:
+    """Return the module that fits and predicts on devices."""
+    try:
+        from gorelm.backends.torch import fit
+    except ImportError as error:
+        raise ImportError(
+            f'{type(model).__name__} on a device needs PyTorch: pip install "gorelm[torch]"'
+        ) from error
+    return fit

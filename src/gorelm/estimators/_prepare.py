@@ -1,43 +1,172 @@
-"""Training rows: what is checked about them, and what the solvers see."""
+r"""The one preparation of training rows, for every owner of rows.
+
+==========================  =====================================================================
+which rows count            `usable_rows`: a positive weight and a known target
+how inputs are scaled       `gorelm._features.scaling.fit_scaling`, from summaries of blocks
+how targets are scaled      `Targets.scaled`: scaled, unknown cells 0
+how weights enter           `Targets.scaled`: rows of T (and of H) times :math:`\omega = \sqrt w`
+how far targets may lie     `gorelm._solver.targets`: shortened in float64, before T has the
+                            precision of H
+which targets go together   `patterns`: those known in the same rows
+how rows are scored         `row_scores`
+==========================  =====================================================================
+
+Functions that name "array or tensor" use only what NumPy arrays share with PyTorch's tensors.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils.validation import check_is_fitted
 
 from gorelm._compat import check_sample_weight
 from gorelm._features.layer import HiddenLayer
-from gorelm._features.scaling import weighted_quantiles
-from gorelm._typing import Array
+from gorelm._features.scaling import Scaling, weighted_quantiles
+from gorelm._solver.problem import norms
+from gorelm._solver.targets import refuse_huge
+from gorelm._typing import Array, Indices, Inputs, Mask
 
 __all__ = [
     "Design",
     "Mask",
+    "Targets",
+    "has_target",
+    "is_tensor",
+    "known_cells",
+    "patterns",
+    "require_same_inputs",
     "require_targets",
     "row_norms",
     "row_scores",
-    "typical_size",
+    "scores_of_norms",
     "usable_rows",
     "validate_targets",
 ]
 
-Mask = npt.NDArray[np.bool_]
+
+# -- which rows and cells count ------------------------------------------------------------------
+
+
+def known_cells(T: Array) -> Mask:
+    """Return which cells of an array or tensor are not NaN, the only value unequal to itself."""
+    known: Mask = T == T
+    return known
+
+
+def has_target(T: Array, w: Array) -> Mask:
+    """Return which rows of an array or tensor have a positive weight and a known target."""
+    return (w > 0) & known_cells(T).any(1)
+
+
+def usable_rows(T: Array, w: Array) -> Mask:
+    """Return `has_target`; raise if no such row is left, or none that knows one of the targets."""
+    used = has_target(T, w)
+    require_targets(known_cells(T)[used])
+    return used
+
+
+def require_targets(known: Mask) -> None:
+    """Raise unless every target is known in some of the rows that count (array or tensor)."""
+    if not len(known):
+        raise ValueError("no row has both a positive sample weight and a known target")
+    if empty := [j for j in range(known.shape[1]) if not known[:, j].any()]:
+        raise ValueError(f"no value of target column(s) {empty} is known (of positive weight)")
+
+
+def patterns(observed: Mask | None, n_targets: int) -> Iterator[tuple[Mask | slice, Indices]]:
+    """Yield groups of targets known in the same rows: these rows, and the targets' indices.
+
+    Methods that treat targets separately solve each group as a problem without unknown cells. All
+    rows are a slice, so that H of them is no copy; such a group comes last, and may overwrite H.
+    """
+    if observed is None:
+        yield slice(None), np.arange(n_targets)
+        return
+    rows_of, which = np.unique(observed, axis=1, return_inverse=True)
+    for k, rows in enumerate(rows_of.T):  # in lexical order, all True last
+        yield slice(None) if rows.all() else rows, np.flatnonzero(which.ravel() == k)
+
+
+# -- rows as the solvers take them ---------------------------------------------------------------
 
 
 @dataclass
-class Design:
-    """Training rows, scaled, as the solvers take them: T multiplied by omega, unknown cells 0."""
+class Targets:
+    """Targets of the rows that count, as the solvers take them (arrays or tensors)."""
 
-    X: Any
-    offset: Array | None  # what is left to add to a sparse X
-    T: Array
+    T: Array  # scaled, in float64, times omega; 0 where unknown
     w: Array  # sample weights, all positive
     omega: Array | None  # their square roots; None: all 1
     observed: Mask | None  # known cells of T; None: all
+
+    @staticmethod
+    def scaled(scaling: Scaling, T: Array, w: Array) -> Targets:
+        """Scale the targets of rows that count."""
+        known = known_cells(T)
+        T = scaling.dense(T)
+        T[~known] = 0.0
+        remedy = "set target_scaling, rescale y, or mark as NaN what cannot be a measurement"
+        refuse_huge(T, "y", np.float64, remedy)
+        refuse_huge(w, "sample_weight", np.float64, "divide the weights by their mean")
+        omega = None if (w == 1.0).all() else w**0.5
+        if omega is not None:
+            T *= omega[:, None]
+        return Targets(T, w, omega, None if known.all() else known)
+
+    def take(self, rows: Indices | slice) -> Self:
+        """Return some of the rows."""
+        return replace(
+            self,
+            T=self.T[rows],
+            w=self.w[rows],
+            omega=None if self.omega is None else self.omega[rows],
+            observed=None if self.observed is None else self.observed[rows],
+        )
+
+    def sizes(self) -> Array:
+        """Return the norm of every row, without omega."""
+        sizes = norms(self.T, grouped=True)
+        return sizes if self.omega is None else sizes / self.omega
+
+    def typical_size(self) -> float:
+        """Return the median norm of a row."""
+        return float(weighted_quantiles(self.sizes(), 0.5, self.w))
+
+    def residuals(self, outputs: Array, intercept: Array | float = 0.0) -> Array:
+        """Return outputs (times omega) less targets, divided by omega; 0 where unknown."""
+        residuals: Array = outputs - self.T
+        if self.omega is not None:
+            residuals /= self.omega[:, None]
+        residuals += intercept
+        if self.observed is not None:
+            residuals *= self.observed
+        return residuals
+
+
+@dataclass
+class Design(Targets):
+    """Training rows in memory: targets, and scaled inputs."""
+
+    X: Inputs
+    offset: Array | None  # what is left to add to a sparse X
+
+    @staticmethod
+    def of(scaling: Scaling, X: Inputs, targets: Targets) -> Design:
+        """Scale the inputs of rows that count, with their scaled targets."""
+        X, offset = scaling.apply(X)
+        values = X if isinstance(X, np.ndarray) else X.data
+        refuse_huge(values, "X", X.dtype, "set input_scaling or rescale X")
+        return Design(**vars(targets), X=X, offset=offset)
+
+    def take(self, rows: Indices | slice) -> Self:
+        """Return some of the rows."""
+        return replace(super().take(rows), X=self.X[rows])
 
     def times_omega(self, H: Array) -> Array:
         """Multiply the rows of hidden outputs by omega, in their own memory."""
@@ -49,40 +178,30 @@ class Design:
         """Return what a layer makes of the rows, times omega."""
         return self.times_omega(layer.transform(self.X, offset=self.offset))
 
-    def take(self, rows: Any) -> Design:
-        """Return some of the rows."""
-        return replace(
-            self,
-            X=self.X[rows],
-            T=self.T[rows],
-            w=self.w[rows],
-            omega=None if self.omega is None else self.omega[rows],
-            observed=None if self.observed is None else self.observed[rows],
-        )
 
-    def typical_size(self) -> float:
-        """Return the median norm of a row of targets."""
-        return typical_size(self.T, self.w, self.omega)
-
-    def residuals(self, outputs: Array, intercept: Array | float = 0.0) -> Array:
-        """Return outputs (times omega) less targets, with omega taken out; 0 where unknown."""
-        residuals: Array = outputs - self.T
-        if self.omega is not None:
-            residuals /= self.omega[:, None]
-        residuals += intercept
-        if self.observed is not None:
-            residuals *= self.observed
-        return residuals
+# -- what is checked, and how rows are scored ----------------------------------------------------
 
 
-def validate_targets(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Array]:
+def is_tensor(X: object) -> bool:
+    """Whether X is an array of PyTorch's or CuPy's."""
+    return type(X).__module__.split(".")[0] in ("torch", "cupy")
+
+
+class _TakesTargets(Protocol):
+    missing_targets: str
+    _one_target: bool
+
+
+def validate_targets(
+    model: _TakesTargets, X: object, y: object, sample_weight: object
+) -> tuple[Array, Array]:
     """Return T (N, m) and the rows' weights for a checked X; the model remembers if y was 1-d."""
     if y is None:
         raise ValueError(
             f"This {type(model).__name__} estimator requires y to be passed, but the target y "
             "is None."
         )
-    finite: Any = "allow-nan" if model.missing_targets == "ignore" else True
+    finite = "allow-nan" if model.missing_targets == "ignore" else True
     T = check_array(y, ensure_2d=False, dtype=np.float64, ensure_all_finite=finite, input_name="y")
     check_consistent_length(X, T)
     model._one_target = T.ndim == 1
@@ -90,27 +209,16 @@ def validate_targets(model: Any, X: Any, y: Any, sample_weight: Any) -> tuple[Ar
     return T.reshape(len(T), -1), w
 
 
-def usable_rows(T: Array, w: Array) -> Mask:
-    """Return which rows have a weight and a known target; raises if these are too few."""
-    known = ~np.isnan(T)
-    used: Mask = (w > 0) & known.any(axis=1)
-    require_targets(known[used])
-    return used
-
-
-def require_targets(known: Mask) -> None:
-    """Raise unless every target is known in some of the rows that count."""
-    if not len(known):
-        raise ValueError("no row has both a positive sample weight and a known target")
-    if not known.any(axis=0).all():
-        empty = np.flatnonzero(~known.any(axis=0)).tolist()
-        raise ValueError(f"no value of target column(s) {empty} is known (of positive weight)")
-
-
-def typical_size(T: Array, w: Array, omega: Array | None) -> float:
-    """Return the median norm of a row of targets T, which are multiplied by omega."""
-    sizes = row_norms(T) if omega is None else row_norms(T) / omega
-    return float(weighted_quantiles(sizes, 0.5, w))
+def require_same_inputs(model: BaseEstimator, n_inputs: int, names: list[str] | None) -> None:
+    """Raise unless the model was fitted with as many inputs, of the same names where both know."""
+    check_is_fitted(model)
+    fitted = getattr(model, "feature_names_in_", None)
+    different = names is not None and fitted is not None and names != list(fitted)
+    if n_inputs != model.n_features_in_ or different:
+        raise ValueError(
+            f"X has inputs {names or n_inputs}; the model was fitted with "
+            f"{model.n_features_in_ if fitted is None else list(fitted)}"
+        )
 
 
 def row_norms(A: Array) -> Array:
@@ -119,6 +227,10 @@ def row_norms(A: Array) -> Array:
 
 
 def row_scores(residuals: Array, T: Array) -> Array:
-    """Return norms of residuals (0 where T is NaN), as if all targets of a row were known."""
-    share_known = (~np.isnan(T)).mean(axis=1)
-    return np.asarray(row_norms(residuals) / np.sqrt(np.where(share_known, share_known, 1)))
+    """Return the outlier scores: norms of residuals (0 where T is NaN) over the known targets."""
+    return scores_of_norms(row_norms(residuals), known_cells(T).mean(axis=1))
+
+
+def scores_of_norms(norms: Array, share_known: Array) -> Array:
+    """Return what the norms of residuals would be if all targets of a row were known."""
+    return norms / np.sqrt(np.where(share_known, share_known, 1.0))

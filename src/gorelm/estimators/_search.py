@@ -8,7 +8,7 @@ one fold, with all its penalties.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
 from itertools import product
@@ -28,9 +28,7 @@ from gorelm.estimators._prepare import Design
 from gorelm.path import solve_path
 from gorelm.selection import Fold, track
 
-__all__ = ["Candidate", "FoldPrediction", "SearchTable", "blas_threads_for", "out_of_fold"]
-
-FEW_ROWS = 5000
+__all__ = ["Candidate", "FoldPrediction", "SearchTable", "out_of_fold"]
 
 Result = TypeVar("Result")
 
@@ -83,10 +81,10 @@ class Candidate:
         for rows, targets, known in _parts(design.observed, separate=closed_form):
             omega = None if design.omega is None else design.omega[rows]
             T = design.T[rows][:, targets]
-            system = Prepared(H[rows], T, self.problem(), omega, known, tol=self.model.tol)
+            prepared = Prepared(H[rows], T, self.problem(), omega, known, tol=self.model.tol)
             paths = [
                 solve_path(
-                    system, self.problem(delta), lams, self.l1_ratios, self.model._settings()
+                    prepared, self.problem(delta), lams, self.l1_ratios, self.model._settings()
                 )
                 for delta in self.deltas.tolist()
             ]
@@ -109,16 +107,20 @@ def out_of_fold(
     folds: Sequence[Fold],
     score: Callable[[SearchTable, FoldPrediction], Result],
     *,
+    one_thread: bool,
     n_jobs: int | None,
     progress: bool,
     what: str,
 ) -> Iterator[list[Result]]:
-    """Yield each candidate's scores, one for every fold, as ``score(table, test_rows)`` has them.
+    """Yield each candidate's results of `score`, one for every fold.
 
-    Processes share the candidates and folds; `what` names the progress bar.
+    Processes share the candidates and folds; `what` names the progress bar. Sums of BLAS round
+    differently with another number of threads, and processes of joblib's have fewer: only with
+    `one_thread`, which holds BLAS to one, are results the same to the last digit for every number
+    of processes.
     """
     tasks = [
-        delayed(_evaluate)(candidate, table, fold, score)
+        delayed(_evaluate)(candidate, table, fold, score, one_thread=one_thread)
         for candidate in candidates
         for fold in folds
     ]
@@ -136,19 +138,17 @@ def _evaluate(
     table: SearchTable,
     fold: Fold,
     score: Callable[[SearchTable, FoldPrediction], Result],
+    *,
+    one_thread: bool,
 ) -> Result:
-    """Fit all penalties to the training rows that may be fitted, predict and score the test rows.
-
-    This is the unit of work. Its result does not depend on the process where the number of BLAS
-    threads does not.
-    """
+    """Fit all penalties to a fold's kept training rows, predict and score its test rows."""
     train = fold.train[table.kept[fold.train]]
     if np.isnan(table.T[train]).all(axis=0).any():
         raise ValueError(
             "a target is unknown in all training rows of a fold; use fewer folds or other ones"
         )
     model = copy(candidate.model)
-    with blas_threads_for(len(train)):
+    with one_blas_thread() if one_thread else nullcontext():
         H, design = model._drawn(table.X[train], table.T[train], table.w[train])
         coefs = candidate.solve(H, design)
         model.coef_, model.intercept_ = coefs.reshape(len(coefs), -1), np.zeros(1)
@@ -156,15 +156,6 @@ def _evaluate(
         predicted = model._target_scaling.undo(outputs)
         n_active = np.count_nonzero(coefs.any(axis=2), axis=0)
         return score(table, FoldPrediction(fold.test, predicted, n_active))
-
-
-def blas_threads_for(n_rows: int) -> AbstractContextManager[None]:
-    """Hold BLAS to one thread where there are few rows: more would wait for each other.
-
-    Sums of BLAS round differently with another number of threads, and so would results with
-    another number of processes.
-    """
-    return one_blas_thread() if n_rows <= FEW_ROWS else nullcontext()
 
 
 def _parts(

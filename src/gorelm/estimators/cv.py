@@ -45,6 +45,7 @@ __all__ = [
     "RELMRegressorCV",
 ]
 
+FEW_CELLS = 10**6  # of H, rows times outputs, up to which threads of BLAS gain little
 _LAYER_LISTS = ("n_hidden", "activation", "weight_scale", "direct_link")
 _SHARED = ("weights", "input_scaling", "target_scaling", "missing_targets", "tol", "max_iter")
 _NUMBERS: list[object] = ["array-like", Interval(Real, 0, None, closed="left")]
@@ -135,6 +136,7 @@ class SearchingELM(SizedELM):
                 table,
                 folds,
                 score,
+                one_thread=len(T) * (np.max(self.n_hidden) + table.X.shape[1]) <= FEW_CELLS,
                 n_jobs=self.n_jobs,
                 progress=self.progress,
                 what="folds",
@@ -194,8 +196,8 @@ class SearchingELM(SizedELM):
             usable = table.kept
             H, design = copy(model)._drawn(table.X[usable], table.T[usable], table.w[usable])
             problem = one.problem()
-            system = Prepared(H, design.T, problem, design.omega, design.observed)
-            lams = default_lams(system, problem, ratios, self.n_lams, self.eps)
+            prepared = Prepared(H, design.T, problem, design.omega, design.observed)
+            lams = default_lams(prepared, problem, ratios, self.n_lams, self.eps)
         return replace(one, lams=checked_grid("lams", lams)[::-1])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import field
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -13,10 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 from gorelm._compat import Interval, validate_params
 from gorelm._solver.least_squares import RecursiveRidge
 from gorelm._solver.targets import refuse_huge
-from gorelm._typing import Array
+from gorelm._typing import Array, Constraints, Mask
 from gorelm.estimators._base import SizedELM, Weights, all_or_nothing, parameters
 from gorelm.estimators._docs import document
-from gorelm.estimators._prepare import Mask
+from gorelm.estimators._prepare import has_target, patterns, row_scores
 
 __all__ = ["OSELMRegressor"]
 
@@ -70,14 +70,14 @@ class OSELMRegressor(SizedELM):
     300
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **SizedELM._parameter_constraints,
         "C": [Interval(Real, 0, None, closed="neither")],
     }
 
     C: float = field(default=1.0, kw_only=False)
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: object, y: object, sample_weight: object = None) -> Self:
         """Absorb a chunk of rows.
 
         Parameters
@@ -112,16 +112,12 @@ class OSELMRegressor(SizedELM):
     def _absorbed(self, H: Array, T: Array, observed: Mask | None) -> Weights:
         """Absorb rows; targets share a recursion as long as they are known in the same rows."""
         refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
-        # One row stands for all of them where every cell is known.
-        known = np.ones((1, T.shape[1]), dtype=bool) if observed is None else observed
         recursions = []
         for columns, recursion in self._recursions:
-            patterns, which = np.unique(known[:, columns], axis=1, return_inverse=True)
-            for k, rows in enumerate(patterns.T):
-                own = np.flatnonzero(which.ravel() == k)
-                part = recursion if len(patterns.T) == 1 else recursion.take(own)
-                mine = slice(None) if rows.all() else rows
-                after = part.absorbed(H[mine], T[mine][:, columns[own]])
+            known = None if observed is None else observed[:, columns]
+            for rows, own in patterns(known, len(columns)):
+                part = recursion if len(own) == len(columns) else recursion.take(own)
+                after = part.absorbed(H[rows], T[rows][:, columns[own]])
                 recursions.append((columns[own], after))
         self._recursions = recursions
         self.n_samples_seen_ += len(H)
@@ -130,16 +126,17 @@ class OSELMRegressor(SizedELM):
             coef[:, columns] = recursion.weights()
         return Weights(coef)
 
-    def _absorb(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _absorb(self, X: object, y: object, sample_weight: object) -> None:
         X = self._validate_new(X)
         T, w = self._targets_again(X, y, sample_weight)
-        used = (w > 0) & ~np.isnan(T).all(axis=1)
+        used = has_target(T, w)
         if not used.any():
             return
         design = self._scaled(X[used], T[used], w[used])
         H = design.hidden(self.hidden_)
         self._remember(self._absorbed(H, design.T, design.observed))
-        self._score(self._residuals(X, T), T, used, design.w, design.typical_size())
+        scores = row_scores(self._residuals(X, T), T)
+        self._score(scores, used, design.w, design.typical_size())
 
     def _warn_if_scaled_by_few(self) -> None:
         scaled = [name for name in ("input_scaling", "target_scaling") if getattr(self, name)]

@@ -20,6 +20,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from numbers import Integral
 from typing import ClassVar, Literal, Self
@@ -33,6 +34,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.scaling import Scaling
+from gorelm._solver.threads import one_blas_thread
 from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.scores import outlier_threshold, split_in_two
 from gorelm.estimators._base import IterativeELM, all_or_nothing, parameters
@@ -41,7 +43,6 @@ from gorelm.estimators._search import (
     Candidate,
     FoldPrediction,
     SearchTable,
-    blas_threads_for,
     out_of_fold,
 )
 from gorelm.estimators.batch import GORELMRegressor, RELMRegressor
@@ -60,6 +61,7 @@ FAR_FENCE = 10.0  # beyond it the targets of even a single row are moved
 # In spreads of the targets. For the first split into two groups, larger errors count as this; in a
 # table of one group, no target with a smaller error is moved.
 GROSS = 10.0
+FEW_ROWS = 5000  # up to which threads of BLAS wait for each other more than they gain
 FARTHEST_INPUT = 10.0  # standard deviations; beyond, hidden nodes would extrapolate
 FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 NODES, MOST_NODES = 1000, 3000
@@ -230,6 +232,7 @@ class Comparison:
             self.table,
             folds,
             _predicted,
+            one_thread=len(self.table.T) <= FEW_ROWS,
             n_jobs=self.n_jobs,
             progress=self.progress,
             what=what,
@@ -478,7 +481,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
     n_jobs : int, default=None
-        Processes to share the folds and layers among; the result is the same.
+        Processes to share the folds and layers among, -1 for all cores. Up to 5000 rows the result
+        is the same to the last digit for every number; with more rows it is the same to rounding,
+        as BLAS rounds differently with another number of threads.
     progress : bool, default=False
         Show a progress bar (needs ``gorelm[progress]``).
     random_state : int, RandomState instance or None, default=None
@@ -558,7 +563,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         with all_or_nothing(self):
             validate_params(self)
             inputs: Array = validate_data(self, X, dtype=np.float64)
-            with blas_threads_for(len(inputs)):
+            with one_blas_thread() if len(inputs) <= FEW_ROWS else nullcontext():
                 self._fit(inputs, y, sample_weight)
         return self
 

@@ -6,28 +6,37 @@ import json
 import multiprocessing
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, TypedDict, TypeVar
 
 from gorelm._processes import end_with
 from gorelm.experiments.execute import execute, select
-from gorelm.experiments.protocol import Config, Run
-from gorelm.experiments.store import KEY, Store
+from gorelm.experiments.protocol import Config, Run, RunRecord
+from gorelm.experiments.store import Store
 
 __all__ = ["Status", "run_experiment", "status"]
 
-Report = Callable[[dict[str, Any]], None]
-Call = tuple[Any, tuple[Any, ...], Any]  # function, arguments, label
+L = TypeVar("L")
+R = TypeVar("R")
+Report: TypeAlias = Callable[[RunRecord], None]
+Params: TypeAlias = dict[str, float]
+Call: TypeAlias = tuple[Callable[..., R], tuple[object, ...], L]  # function, arguments, label
 # Fits that a worker does before it is replaced: what libraries leak stays bounded.
 _RUNS_PER_WORKER = 200
 
 
-class Status(dict[str, Any]):
-    """Counts of runs: "total", "done", "failed", "to_do"; and "reasons" of those that failed."""
+class Status(TypedDict):
+    """Counts of runs, and the reasons of those that failed, by how often."""
+
+    total: int
+    done: int
+    failed: int
+    to_do: int
+    reasons: dict[str, int]
 
 
 def run_experiment(
@@ -79,7 +88,7 @@ def run_experiment(
         if on_start is not None:
             on_start(len(runs), len(runs) - len(pending))
 
-        def keep(record: dict[str, Any]) -> None:
+        def keep(record: RunRecord) -> None:
             store.put(record)
             if on_record is not None:
                 on_record(record)
@@ -123,7 +132,7 @@ def _claim(store: Store, config: Config) -> None:
     store.note("planned", sorted(planned))
 
 
-def _identity(config: Config) -> dict[str, Any]:
+def _identity(config: Config) -> dict[str, dict[str, object]]:
     """Return what two configurations must agree in to share a folder."""
     fixed = ("name", "common", "test_size", "kind", "seed")
     table = json.loads(json.dumps(asdict(config)))
@@ -135,7 +144,7 @@ def _identity(config: Config) -> dict[str, Any]:
 
 def _selections(
     store: Store, config: Config, pending: list[Run], jobs: int, keep: Report
-) -> dict[tuple[str, str], dict[str, Any]]:
+) -> dict[tuple[str, str], Params]:
     """Return the parameters of every method and data set; where there are none, say so."""
     pairs = list(dict.fromkeys((run.dataset, run.method) for run in pending))
     chosen = {pair: store.noted(f"chosen {pair[0]} {pair[1]}") for pair in pairs}
@@ -153,14 +162,14 @@ def _selections(
     return {pair: params for pair, params in chosen.items() if params is not None}
 
 
-def _selected(config: Config, dataset: str, method: str) -> tuple[dict[str, Any] | None, str]:
+def _selected(config: Config, dataset: str, method: str) -> tuple[Params | None, str]:
     try:
         return select(config, dataset, method), ""
     except Exception as error:
         return None, f"{type(error).__name__}: {error}"
 
 
-def _lost(config: Config, run: Run) -> dict[str, Any]:
+def _lost(config: Config, run: Run) -> RunRecord:
     return {
         **asdict(run),
         "config": config.name,
@@ -170,25 +179,27 @@ def _lost(config: Config, run: Run) -> dict[str, Any]:
     }
 
 
-def _outcomes(work: list[Call], jobs: int) -> Iterator[tuple[Any, Any]]:
+def _outcomes(work: Sequence[Call[R, L]], jobs: int) -> Iterator[tuple[L, R | None]]:
     """Yield (label, result) as calls finish; the result is None where the process died."""
     if jobs == 1:
         yield from ((label, function(*arguments)) for function, arguments, label in work)
         return
     left = deque(work)
-    suspects: list[Call] = []
+    suspects: list[Call[R, L]] = []
     while left:
         yield from _pooled(left, jobs, suspects)
         # One of these took its process, and with it the pool, down; each by itself tells which.
         while suspects:
-            alone, last = deque([suspects.pop()]), list[Call]()
+            alone, last = deque([suspects.pop()]), list[Call[R, L]]()
             label = alone[0][2]
             yield from _pooled(alone, 1, last)
             if last or alone:
                 yield label, None
 
 
-def _pooled(left: deque[Call], jobs: int, suspects: list[Call]) -> Iterator[tuple[Any, Any]]:
+def _pooled(
+    left: deque[Call[R, L]], jobs: int, suspects: list[Call[R, L]]
+) -> Iterator[tuple[L, R]]:
     """Yield outcomes until nothing is left or the pool breaks; then name what was running."""
     # Spawned, not forked: BLAS threads and SQLite do not survive a fork.
     with ProcessPoolExecutor(
@@ -198,7 +209,7 @@ def _pooled(left: deque[Call], jobs: int, suspects: list[Call]) -> Iterator[tupl
         initializer=end_with,
         initargs=(os.getpid(),),
     ) as pool:
-        running: dict[Future[Any], Call] = {}
+        running: dict[Future[R], Call[R, L]] = {}
         try:
             while left or running:
                 while left and len(running) < 2 * jobs:
@@ -220,9 +231,9 @@ def _pooled(left: deque[Call], jobs: int, suspects: list[Call]) -> Iterator[tupl
 
 def _status(runs: set[Run], store: Store) -> Status:
     """Count the records of some runs."""
-    records = [record for record in store.records() if Run(*(record[name] for name in KEY)) in runs]
-    counts = Counter(record["status"] for record in records)
-    reasons = Counter(record["reason"] for record in records if record["status"] == "failed")
+    records = [outcome for run, outcome in store.outcomes().items() if run in runs]
+    counts = Counter(status for status, _ in records)
+    reasons = Counter(reason for status, reason in records if status == "failed")
     return Status(
         total=len(runs),
         done=counts["done"],

@@ -90,16 +90,19 @@ class Store:
             )
             self._db.execute(f"INSERT INTO runs ({', '.join(COLUMNS)}) VALUES ({marks})", values)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[RunRecord]:
         """Return all records, in the order of their keys."""
         rows = self._db.execute(f"SELECT {', '.join(COLUMNS)} FROM runs ORDER BY {', '.join(KEY)}")
         return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
     def finished(self, *, failed: bool) -> set[Run]:
         """Return the runs that need not be done (again); `failed`: those that failed too."""
-        where = "" if failed else " WHERE status='done'"
-        rows = self._db.execute(f"SELECT {', '.join(KEY)} FROM runs{where}")
-        return {Run(*row) for row in rows}
+        return {run for run, (status, _) in self.outcomes().items() if failed or status == "done"}
+
+    def outcomes(self) -> dict[Run, tuple[str, str]]:
+        """Return status and reason of every run that there is a record of."""
+        rows = self._db.execute(f"SELECT status, reason, {', '.join(KEY)} FROM runs")
+        return {Run(*key): (status, reason) for status, reason, *key in rows}
 
     def note(self, name: str, value: object) -> None:
         """Keep something by its name, as JSON."""

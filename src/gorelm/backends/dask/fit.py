@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from gorelm._features.scaling import Scaling, weighted_quantiles
+from gorelm._features.scaling import Scaling, fit_scaling, merge, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
 from gorelm._typing import Array
+from gorelm.backends import BatchModel
 from gorelm.backends.dask.coordinator import Coordinator
-from gorelm.backends.dask.partition import largest
 from gorelm.backends.dask.rows import DaskRows
 from gorelm.backends.dask.source import DaskSource, Partitioned
 from gorelm.backends.dask.workers import Options
+from gorelm.estimators._prepare import require_same_inputs, require_targets
 
 __all__ = ["from_arrays"]
 
@@ -25,7 +26,7 @@ _GATHERED = 100_000_000
 _UNSENT = ("history_", "outlier_scores_", "outlier_mask_", "feature_names_in_")
 
 
-def fit(model: Any, X: Any, y: Any, sample_weight: Any = None) -> None:
+def fit(model: BatchModel, X: Any, y: Any, sample_weight: Any = None) -> None:
     """Fit a batch estimator to dask collections; what its `fit` does with them.
 
     Parameters
@@ -50,26 +51,31 @@ def fit(model: Any, X: Any, y: Any, sample_weight: Any = None) -> None:
         lengths, n_used, n_targets = _accepted(
             coordinator, source, ignore=model.missing_targets == "ignore"
         )
-        model._input_scaling = _input_scaling(coordinator, model.input_scaling, source.shape[1])
+        model._input_scaling = fit_scaling(
+            model.input_scaling,
+            source.shape[1],
+            lambda summary: coordinator.call("summary", summary, merge=merge),
+        )
         model._target_scaling = _target_scaling(
             coordinator, model.target_scaling, lengths, n_targets
         )
         model.hidden_ = model._draw(source.shape[1])
-        sizes, weights = _joined(coordinator.call("target_sizes", _travelling(model)))
+        parts, summary = coordinator.call("target_sizes", _travelling(model))
+        sizes, weights = _joined(parts)
         size = float(weighted_quantiles(sizes, 0.5, weights))
-        coordinator.call("prepare", _travelling(model), mutates=True, setup=True)
+        problem = model._problem()
+        limit = summary.limit(problem, source.dtype)
+        coordinator.call("prepare", _travelling(model), limit, mutates=True, setup=True)
         shape = (n_used, model.hidden_.n_outputs, n_targets)
         every = options.checkpoint_every
         rows = DaskRows(coordinator, *shape, source.dtype, checkpoint_every=every)
-        found = solve_rows(
-            rows, model._problem(), settings=model._settings(), callback=model.callback
-        )
-        model._remember(model._weights_of(found))
+        found = solve_rows(rows, problem, settings=model._settings(), callback=model.callback)
+        model._take_solution(found)
         scores, used = _joined(coordinator.call("scores", _travelling(model)))
-        model._judge(scores, used, weights, size)
+        model._score(scores, used, weights, size)
 
 
-def predict(model: Any, X: Any) -> Any:
+def predict(model: BatchModel, X: Any) -> Any:
     """Predict the targets of a dask collection, lazily; what `predict` does with one.
 
     Parameters
@@ -84,7 +90,10 @@ def predict(model: Any, X: Any) -> Any:
     y : dask array of shape (N,) or (N, m)
         In the partitions of X.
     """
-    _require_same_inputs(model, X)
+    if np.ndim(X) != 2:
+        raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
+    names = [str(name) for name in X.columns] if hasattr(X, "columns") else None
+    require_same_inputs(model, int(X.shape[1]) if names is None else len(names), names)
     if hasattr(X, "to_dask_array"):
         X = X.to_dask_array()
     X = X.rechunk({1: -1})
@@ -172,7 +181,7 @@ def _active_client() -> Any:
     return client
 
 
-def _travelling(model: Any) -> Any:
+def _travelling(model: BatchModel) -> Any:
     """Return a copy of the model without what is large, or does not travel."""
     other = copy(model)
     other.callback = None
@@ -185,8 +194,6 @@ def _accepted(
     coordinator: Coordinator, source: DaskSource, *, ignore: bool
 ) -> tuple[list[int], int, int]:
     """Check all rows; returns the partitions' numbers of rows, of rows that count, of targets."""
-    from gorelm.estimators._prepare import require_targets
-
     parts = coordinator.call("describe")
     lengths = [part["n_rows"] for part in parts]
     starts = np.cumsum([0, *lengths])
@@ -221,21 +228,6 @@ def _refuse_bad_rows(part: dict[str, Any], start: int, *, ignore: bool) -> None:
             raise ValueError(f"row {start + part[name]}: {what}")
 
 
-def _input_scaling(coordinator: Coordinator, kind: str | None, n_features: int) -> Scaling:
-    """Read the input scaling off all rows, by the rules of `Scaling.fit`."""
-    if kind is None:
-        return Scaling.fit(None, np.empty((0, n_features)), np.empty(0))
-    negative, high = coordinator.call("ends", merge=largest)
-    if kind == "minmax":
-        return Scaling.fit(kind, np.stack([-negative, high]), np.ones(2))
-    unit = np.maximum(np.abs(negative), np.abs(high))
-    unit[unit == 0] = 1.0
-    total, sums = coordinator.call("first_moments", unit)
-    mean = sums / total
-    deviation = np.sqrt(coordinator.call("second_moments", unit, mean) / total)
-    return Scaling.of(mean * unit, deviation * unit)
-
-
 def _target_scaling(
     coordinator: Coordinator, kind: str | None, lengths: list[int], n_targets: int
 ) -> Scaling:
@@ -254,7 +246,7 @@ def _joined(parts: list[tuple[Array, Any]]) -> tuple[Array, Any]:
 class _Predictor:
     """A model as it travels to where predictions are made."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: BatchModel) -> None:
         self._model, self._n_targets = _travelling(model), model.coef_.shape[1]
 
     def __call__(self, x: Array) -> Array:
@@ -266,21 +258,3 @@ class _Predictor:
 
 def _predicted(x: Array, predictor: _Predictor) -> Array:
     return predictor(x)
-
-
-def _require_same_inputs(model: Any, X: Any) -> None:
-    from sklearn.utils.validation import check_is_fitted
-
-    check_is_fitted(model)
-    if np.ndim(X) != 2:
-        raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
-    names = getattr(model, "feature_names_in_", None)
-    given = [str(name) for name in X.columns] if hasattr(X, "columns") else None
-    n_inputs = len(given) if given is not None else int(X.shape[1])
-    if n_inputs != model.n_features_in_ or (
-        given is not None and names is not None and given != list(names)
-    ):
-        raise ValueError(
-            f"X has inputs {given or n_inputs}; the model was fitted with "
-            f"{model.n_features_in_ if names is None else list(names)}"
-        )

@@ -1,4 +1,4 @@
-"""What lives on the workers: partitions of the rows, and the object that holds some of them."""
+"""On the workers: partitions of the rows, the actor that holds some of them, and its messages."""
 
 from __future__ import annotations
 
@@ -12,28 +12,35 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from gorelm._features.scaling import Summary
+from gorelm._solver.problem import Problem
 from gorelm._solver.rows import BlockRows, MemoryRows, StepSums
-from gorelm._typing import Array
-from gorelm.backends.streamed import HiddenBlocks, StreamedRows
+from gorelm._solver.targets import NormSummary, shorten
+from gorelm._typing import Array, Mask
+from gorelm.backends import BatchModel
+from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes
+from gorelm.estimators._prepare import Design, Targets, has_target, known_cells, row_scores
 from gorelm.stream import RowBlocks
 
 __all__ = ["Command", "Failure", "PartialSums", "Partition", "PartitionActor", "Reply", "Request"]
 
 Merge = Callable[[Any, Any], Any]
+Node = tuple[int, int]  # level and position in the tree of sums
+Snapshot = dict[int, tuple[int, Array, Array]]  # version, E and U of partitions
 
 
 class Command(NamedTuple):
-    """What all partitions are to do, and how their answers become one."""
+    """A call of a method of every partition, and how the results are merged."""
 
     method: str
     args: tuple[Any, ...]
     merge: Merge
-    mutates: bool = False  # whether it changes what a partition holds
-    setup: bool = False  # whether a partition that is given E and U must have done it before
+    mutates: bool = False  # whether it changes a partition
+    setup: bool = False  # whether a partition restored from a checkpoint needs it as well
 
 
 class Request(NamedTuple):
-    """A command for some partitions, which must have gone through `version` changes before."""
+    """A command for some partitions, which must be at `version`."""
 
     partitions: list[int]
     version: int
@@ -41,14 +48,14 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Nodes of the tree of sums, and the seconds they took to make."""
+    """Nodes of the tree of sums, and the seconds that the work took."""
 
-    nodes: dict[tuple[int, int], Any]
+    nodes: dict[Node, Any]
     seconds: float
 
 
 class Failure(NamedTuple):
-    """An error in the work itself, as opposed to the loss of who does it."""
+    """An error of the computation itself, as opposed to the loss of a worker."""
 
     kind: str
     message: str
@@ -56,7 +63,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """Describe an error in words that travel."""
+        """Describe an error in strings, which can always be sent."""
         return cls(type(error).__name__, str(error), traceback.format_exc())
 
 
@@ -64,7 +71,7 @@ class Failure(NamedTuple):
 
 
 def add(one: Any, other: Any) -> Any:
-    """Add sums of two sets of partitions, whatever they are made of; lists are joined."""
+    """Add sums of two sets of partitions: numbers, arrays, or tuples of them; lists are joined."""
     if one is None:
         return None
     if isinstance(one, StepSums):
@@ -75,13 +82,8 @@ def add(one: Any, other: Any) -> Any:
     return one + other
 
 
-def largest(one: Array, other: Array) -> Array:
-    """Return the larger of every two numbers."""
-    return np.maximum(one, other)
-
-
 def reach_and_sum(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Join what `Rows.corrected_dual` returns: how far multipliers reach, and a sum."""
+    """Merge results of `Rows.corrected_dual`: a maximum and a sum."""
     return np.maximum(one[0], other[0]), one[1] + other[1]
 
 
@@ -90,22 +92,22 @@ def _fields(sums: StepSums) -> Iterable[Array]:
 
 
 class PartialSums:
-    """Sums over partitions along one binary tree: the same bits whoever adds up which of them.
+    """Sums over partitions along one binary tree: the same bits for every placement of partitions.
 
     Parameters
     ----------
     n_partitions : int
         Number of leaves.
     merge : callable
-        Makes the value of a node out of those of its two children.
+        Computes the value of a node from those of its two children.
     """
 
     def __init__(self, n_partitions: int, merge: Merge) -> None:
         self._n_partitions, self._merge = n_partitions, merge
-        self.nodes: dict[tuple[int, int], Any] = {}
+        self.nodes: dict[Node, Any] = {}
 
-    def put(self, node: tuple[int, int], value: Any) -> None:
-        """Give a node (level, position) its value, and all above it that now can have one."""
+    def put(self, node: Node, value: object) -> None:
+        """Set the value of a node (level, position), and merge upwards as far as possible."""
         level, place = node
         while (width := -(-self._n_partitions // 2**level)) > 1:
             sibling = (level, place ^ 1)
@@ -128,12 +130,12 @@ class PartialSums:
 
 
 class Partition:
-    """Some rows: inputs, targets and weights as they came, and, once `prepare` is done, a `Rows`.
+    """Some rows: inputs, targets and weights as given and, after `prepare`, rows of the solver.
 
     Parameters
     ----------
     number : int
-        Its place in the order of partitions.
+        Its position in the order of partitions.
     X : array (n, d)
         Inputs.
     T : array (n, m)
@@ -146,11 +148,11 @@ class Partition:
 
     def __init__(self, number: int, X: Array, T: Array, w: Array) -> None:
         self.number, self.X, self.T, self.w = number, X, T, w
-        self.used: npt.NDArray[np.bool_] = (w > 0) & (~np.isnan(T)).any(axis=1)
+        self.used = has_target(T, w)
         self.version = 0
 
-    def do(self, command: Command) -> Any:
-        """Carry out a command, which names a method of this class or of the rows."""
+    def do(self, command: Command) -> object:
+        """Call the method of a command, of this class or of the rows."""
         owner = self if hasattr(Partition, command.method) else self.rows
         answer = getattr(owner, command.method)(*command.args)
         self.version += command.mutates
@@ -163,9 +165,9 @@ class Partition:
                 "n_rows": len(self.X),
                 "n_used": int(self.used.sum()),
                 "shape": (self.X.shape[1], self.T.shape[1]),
-                "known": (~np.isnan(self.T[self.used])).sum(axis=0),
+                "known": known_cells(self.T[self.used]).sum(axis=0),
                 "bad_input": _first(~np.isfinite(self.X).all(axis=1)),
-                "missing": _first(np.isnan(self.T).any(axis=1)),
+                "missing": _first(~known_cells(self.T).all(axis=1)),
                 "infinite": _first(np.isinf(self.T).any(axis=1)),
                 "bad_weight": _first(~(np.isfinite(self.w) & (self.w >= 0))),
             }
@@ -177,75 +179,66 @@ class Partition:
         used = self.used[rows]
         return [(self.T[rows][used], self.w[rows][used])]
 
-    def ends(self) -> Array:
-        """Return the largest of -X and of X in every column, (2, d)."""
-        X = self.X[self.used]
-        columns = [signed.max(axis=0, initial=-np.inf) for signed in (-X, X)]
-        return np.stack(columns).astype(float)
+    def summary(self, make: Callable[[Array, Array], Summary]) -> Summary:
+        """Summarise the used rows; see `gorelm._features.scaling.fit_scaling`."""
+        return make(self.X[self.used], self.w[self.used])
 
-    def first_moments(self, unit: Array) -> tuple[float, Array]:
-        """Return the sums of weights and of weighted inputs, the latter in units of `unit`."""
-        w = self.w[self.used]
-        return float(w.sum()), w @ (self.X[self.used] / unit)
+    def target_sizes(self, model: BatchModel) -> tuple[list[tuple[Array, Array]], NormSummary]:
+        """Return norms of the scaled targets of used rows with their weights, and a summary."""
+        targets = self._targets(model)
+        summary = NormSummary.of(targets.T, model._problem(), targets.omega)
+        return [(targets.sizes(), targets.w)], summary
 
-    def second_moments(self, unit: Array, mean: Array) -> Array:
-        """Return the weighted sum of squared distances from the mean."""
-        return np.asarray(self.w[self.used] @ (self.X[self.used] / unit - mean) ** 2)
+    def _targets(self, model: BatchModel) -> Targets:
+        return Targets.scaled(model._target_scaling, self.T[self.used], self.w[self.used])
 
-    def prepare(self, model: Any, in_memory: bool, memory: float) -> None:
-        """Scale the rows and make H, or what makes it in blocks anew in every pass."""
-        X, T, w = self.X, self.T[self.used], self.w[self.used]
+    def prepare(self, model: BatchModel, limit: float, in_memory: bool, memory: float) -> None:
+        """Scale the rows, shorten targets beyond `limit`, and make H or what makes its blocks."""
+        targets, X = self._targets(model), self.X
+        omega, observed = targets.omega, targets.observed
+        T = shorten(targets.T, model._problem(), omega, limit, X.dtype)
+        scaling, layer = model._input_scaling, model.hidden_
         if in_memory:
-            design = model._scaled(X if self.used.all() else X[self.used], T, w)
-            H = design.hidden(model.hidden_)
-            parts = (design.T, design.omega, design.observed)
-            self.rows = MemoryRows(H, *parts, HtT=np.empty((0, 0)))  # H'T comes with H'H
+            design = Design.of(scaling, X if self.used.all() else X[self.used], targets)
+            # H'T comes with H'H.
+            self.rows = MemoryRows(design.hidden(layer), T, omega, observed, HtT=np.empty((0, 0)))
         else:
-            parts = model._scaled_targets(T, w)
             blocks = HiddenBlocks(
                 RowBlocks.from_array(X),
                 self.used,
-                model._input_scaling,
-                model.hidden_,
-                parts[1],
+                scaling,
+                layer,
+                omega,
                 memory=memory,
                 dtype=X.dtype,
             )
-            self.rows = StreamedRows(blocks, *parts)
-
-    def target_sizes(self, model: Any) -> list[tuple[Array, Array]]:
-        """Return the norms of the scaled targets of used rows, and their weights."""
-        w = self.w[self.used]
-        T, _, _ = model._scaled_targets(self.T[self.used], np.ones_like(w))
-        return [(np.sqrt(np.einsum("nm,nm->n", T, T)), w)]
+            self.rows = StreamedRows(blocks, T, omega, observed)
 
     def complete(self) -> list[bool]:
         """Return whether every target of the used rows is known."""
         return [self.rows.complete]
 
     def step(
-        self, B: Array, problem: Any, rho: Array, relax: float, cap: Array, measure: bool
+        self, B: Array, problem: Problem, rho: Array, relax: float, cap: Array, measure: bool
     ) -> tuple[Array, StepSums | None]:
         """Do `Rows.step`."""
         return self.rows.step(B, problem, rho, relax, cap=cap, measure=measure)
 
-    def scores(self, model: Any) -> list[tuple[Array, npt.NDArray[np.bool_]]]:
+    def scores(self, model: BatchModel) -> list[tuple[Array, Mask]]:
         """Return the outlier scores of all rows, and which rows were used."""
-        from gorelm.estimators._prepare import row_scores
-
         if not len(self.X):
             return [(np.empty(0), self.used)]
         return [(row_scores(model._residuals(self.X, self.T), self.T), self.used)]
 
 
-def _first(bad: Any) -> int | None:
-    return int(np.argmax(bad)) if bad.any() else None
+def _first(bad: npt.ArrayLike) -> int | None:
+    return int(np.argmax(bad)) if np.any(bad) else None
 
 
 # -- all partitions of a worker ------------------------------------------------------------------
 
-# Ordinary tasks find the actor of their worker here: handed over as their argument it would be a
-# proxy, and everything that they bring it would be copied.
+# Tasks find the actor of their worker here: as an argument it would be a proxy, and all data passed
+# to it would be copied.
 _ACTORS: WeakValueDictionary[str, PartitionActor] = WeakValueDictionary()
 
 
@@ -259,7 +252,7 @@ class PartitionActor:
     n_partitions : int
         Number of partitions of the whole table.
     n_threads : int
-        How many partitions to work on at a time.
+        How many partitions to process at a time.
     memory_limit : float or None
         Bytes of memory that the worker may use; None if nothing is known.
     """
@@ -269,13 +262,13 @@ class PartitionActor:
     ) -> None:
         self._n_partitions, self._memory_limit = n_partitions, memory_limit
         self.partitions: dict[int, Partition] = {}
-        self._map: Callable[..., Iterator[Any]] = (
+        self._map: Callable[..., Iterator[object]] = (
             ThreadPoolExecutor(n_threads, thread_name_prefix="rows").map if n_threads > 1 else map
         )
         _ACTORS[name] = self
 
     def run(self, request: Request) -> Reply | Failure:
-        """Carry out a command on some partitions. Never raises: what raises is a lost worker."""
+        """Run a command on some partitions; errors are returned, not raised."""
         start = time.perf_counter()
         try:
             command = self._completed(request.command)
@@ -288,7 +281,7 @@ class PartitionActor:
         return Reply(sums.nodes, time.perf_counter() - start)
 
     def at(self, number: int, version: int) -> Partition:
-        """Return a partition, which must have gone through so many changes."""
+        """Return a partition, which must be at `version`."""
         part = self.partitions[number]
         if part.version != version:
             raise RuntimeError(
@@ -297,12 +290,10 @@ class PartitionActor:
         return part
 
     def _completed(self, command: Command) -> Command:
-        """Add to `prepare` what only the worker knows: whether H fits into its memory."""
+        """Add to the arguments of `prepare` whether H fits into the memory of this worker."""
         if command.method != "prepare":
             return command
-        from gorelm.estimators._owners import in_bytes
-
-        (model,) = command.args
+        model, limit = command.args
         budget = in_bytes(model.memory_budget)
         if model.memory_budget is None and self._memory_limit:
             budget = 0.5 * self._memory_limit
@@ -310,9 +301,9 @@ class PartitionActor:
         n_hidden = model.hidden_.n_outputs
         needed = sum(len(p.X) * n_hidden * p.X.dtype.itemsize for p in parts)
         if needed <= budget:
-            return command._replace(args=(model, True, budget))
+            return command._replace(args=(model, limit, True, budget))
         loop = sum(44 * p.T.size + p.X.nbytes for p in parts)
-        return command._replace(args=(model, False, max(budget - loop, 0.0) / len(parts)))
+        return command._replace(args=(model, limit, False, max(budget - loop, 0.0) / len(parts)))
 
 
 def make_actor(name: str, n_partitions: int, n_threads: int) -> PartitionActor:
@@ -323,11 +314,17 @@ def make_actor(name: str, n_partitions: int, n_threads: int) -> PartitionActor:
     return PartitionActor(name, n_partitions, n_threads, getattr(memory, "memory_limit", None))
 
 
-def load(name: str, number: int, dtype: Any, x: Any, t: Any, w: Any) -> None:
-    """Give a actor of this worker a partition (a task)."""
-    if hasattr(x, "toarray"):
-        x = x.toarray()
-    X, T = np.ascontiguousarray(x, dtype=dtype), np.asarray(t, dtype=np.float64)
+def load(
+    name: str,
+    number: int,
+    dtype: npt.DTypeLike,
+    x: npt.ArrayLike,
+    t: npt.ArrayLike,
+    w: npt.ArrayLike | None,
+) -> None:
+    """Give an actor of this worker a partition (a task)."""
+    dense = x.toarray() if hasattr(x, "toarray") else x
+    X, T = np.ascontiguousarray(dense, dtype=dtype), np.asarray(t, dtype=np.float64)
     weights = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64).ravel()
     if not len(X) == len(T) == len(weights):
         raise ValueError(
@@ -338,19 +335,19 @@ def load(name: str, number: int, dtype: Any, x: Any, t: Any, w: Any) -> None:
     _ACTORS[name].partitions[number] = Partition(number, X, T, weights)
 
 
-def snapshot(name: str, numbers: list[int], version: int) -> dict[int, tuple[int, Array, Array]]:
-    """Return version, E and U of partitions of a actor of this worker (a task)."""
+def snapshot(name: str, numbers: list[int], version: int) -> Snapshot:
+    """Return version, E and U of partitions of this worker (a task)."""
     parts = [_ACTORS[name].at(number, version) for number in numbers]
     return {part.number: (version, part.rows.E, part.rows.U) for part in parts}
 
 
-def copied(snapshot: dict[int, tuple[int, Array, Array]]) -> dict[int, tuple[int, Array, Array]]:
-    """Return a snapshot in memory of its own (a task)."""
+def copied(snapshot: Snapshot) -> Snapshot:
+    """Return a copy of a snapshot (a task)."""
     return {n: (version, E.copy(), U.copy()) for n, (version, E, U) in snapshot.items()}
 
 
-def restore(name: str, number: int, snapshot: dict[int, tuple[int, Array, Array]]) -> None:
-    """Give a partition of a actor of this worker the state that a snapshot has of it (a task)."""
+def restore(name: str, number: int, snapshot: Snapshot) -> None:
+    """Set version, E and U of a partition of this worker to those of a snapshot (a task)."""
     part = _ACTORS[name].partitions[number]
     version, E, U = snapshot[number]
     part.version, part.rows.E, part.rows.U = version, E.copy(), U.copy()

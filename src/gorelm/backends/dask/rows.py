@@ -1,17 +1,17 @@
-"""The row pass on a cluster: commands to all partitions, and the sums that come back."""
+"""Rows on a Dask cluster: every method is a command to all partitions, whose results are summed."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gorelm._solver.linalg import Factor
 from gorelm._solver.problem import Problem
-from gorelm._solver.rows import StepSums, factor_for
+from gorelm._solver.rows import Rows, StepSums, Which, factor_for
 from gorelm._solver.targets import NormSummary
-from gorelm._typing import Array
+from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import reach_and_sum
 
@@ -24,9 +24,9 @@ class DaskRows:
     Parameters
     ----------
     coordinator : Coordinator
-        Workers whose partitions are prepared.
+        Holds the prepared partitions.
     n_rows, n_hidden, n_targets : int
-        Size of the whole.
+        Sizes over all partitions.
     dtype : dtype
         Precision of the partitions.
     checkpoint_every : int, default=0
@@ -43,18 +43,15 @@ class DaskRows:
         *,
         checkpoint_every: int = 0,
     ) -> None:
-        self._coordinator, self._shape, self._dtype = (
-            coordinator,
-            (n_rows, n_hidden, n_targets),
-            np.dtype(dtype),
-        )
+        self._coordinator, self._shape = coordinator, (n_rows, n_hidden, n_targets)
+        self._dtype = np.dtype(dtype)
         self._checkpoint_every, self._n_steps = checkpoint_every, 0
         self._complete = all(coordinator.call("complete"))
         self.HtT: Array = np.empty((0, 0))
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return (N, L, m)."""
+        """(N, L, m)."""
         return self._shape
 
     @property
@@ -103,18 +100,18 @@ class DaskRows:
         """Divide U by `factor` (P,)."""
         self._coordinator.call("rescale", factor, mutates=True)
 
-    def keep(self, which: npt.NDArray[np.bool_]) -> None:
+    def keep(self, which: Mask) -> None:
         """Drop the state of the problems that have left the batch."""
         self._coordinator.call("keep", which, mutates=True)
 
-    def HtU(self, which: Any) -> Array:
+    def HtU(self, which: Which) -> Array:
         """Return H'U of some problems, (L, ., m)."""
         return np.asarray(self._coordinator.call("HtU", which))
 
     def corrected_dual(
-        self, A: Array, which: Any, problem: Problem, rho: Array
+        self, A: Array, which: Indices, problem: Problem, rho: Array
     ) -> tuple[Array, Array]:
-        """Judge the multipliers rho U - HA; see `Rows.corrected_dual`."""
+        """Measure the multipliers rho U - HA; see `Rows.corrected_dual`."""
         args = (A, which, problem, rho)
         reach, squares = self._coordinator.call("corrected_dual", *args, merge=reach_and_sum)
         return reach, squares
@@ -141,6 +138,6 @@ class DaskRows:
         """Return the geometric mean of the residual norms of B = 0."""
         return self.norm_summary(problem).typical
 
-    def bring_within(self, problem: Problem, limit: float) -> None:
-        """Shorten targets beyond `limit`, in units of the rows' omega."""
-        self._coordinator.call("bring_within", problem, limit, mutates=True, setup=True)
+
+if TYPE_CHECKING:
+    _implements: type[Rows] = DaskRows

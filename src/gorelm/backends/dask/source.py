@@ -1,11 +1,23 @@
-"""From dask collections to partitions of a table: aligned, and made again whenever one is lost."""
+"""Dask collections or arrays in memory as aligned partitions, sent as often as one is lost."""
 
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import dask.array as da
+    import dask.dataframe as dd
+    import pandas as pd
+    from dask.delayed import Delayed
+    from distributed import Client, Future
+
+    Collection: TypeAlias = da.Array | dd.DataFrame | dd.Series
+    InMemory: TypeAlias = npt.NDArray[np.generic] | pd.DataFrame | pd.Series
+    Part: TypeAlias = Delayed | InMemory | None
 
 __all__ = ["DaskSource", "Partitioned"]
 
@@ -23,8 +35,8 @@ class Partitioned:
         Number of partitions.
     """
 
-    def __init__(self, X: Any, n_partitions: int) -> None:
-        self.values = X if hasattr(X, "iloc") else np.asarray(X)
+    def __init__(self, X: InMemory, n_partitions: int) -> None:
+        self.values: InMemory = X if hasattr(X, "iloc") else np.asarray(X)
         self.shape, self.ndim = self.values.shape, self.values.ndim
         count = min(n_partitions, max(self.shape[0], 1))
         self.ends = np.linspace(0, self.shape[0], count + 1).astype(int).tolist()
@@ -37,7 +49,9 @@ class Partitioned:
     def __len__(self) -> int:
         return int(self.shape[0])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[np.generic]:
         return np.array(self.values, dtype=dtype, copy=copy)
 
 
@@ -65,18 +79,25 @@ class DaskSource:
         Whether y has one dimension.
     """
 
-    def __init__(self, X: Any, y: Any, sample_weight: Any = None) -> None:
+    def __init__(
+        self,
+        X: da.Array | dd.DataFrame | Partitioned,
+        y: Collection | InMemory,
+        sample_weight: Collection | InMemory | None = None,
+    ) -> None:
         if np.ndim(X) != 2:
             raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
-        self.shape = (None, len(X.columns) if _is_frame(X) else int(X.shape[1]))
-        values = X.values if isinstance(X, Partitioned) else X
-        self.feature_names, self.dtype = _names(values), _precision(values)
+        self.shape = (None, len(X.columns) if hasattr(X, "columns") else int(X.shape[1]))
         self.one_target = np.ndim(y) == 1
-        if hasattr(X, "chunks"):
-            X = X.rechunk({1: -1})
-        X_parts = _sliced(X.values, X.ends) if isinstance(X, Partitioned) else _delayed(X)
+        if isinstance(X, Partitioned):
+            self.feature_names, self.dtype = _names(X.values), _precision(X.values)
+            X_parts = _sliced(X.values, X.ends)
+        else:
+            self.feature_names, self.dtype = _names(X), _precision(X)
+            X = X.rechunk({1: -1}) if hasattr(X, "chunks") else X
+            X_parts = _delayed(X)
         y_parts = _aligned(y, X, len(X_parts), "y")
-        w_parts: list[Any] = [None] * len(X_parts)
+        w_parts: list[Part] = [None] * len(X_parts)
         if sample_weight is not None:
             w_parts = _aligned(sample_weight, X, len(X_parts), "sample_weight")
         self._parts = list(zip(X_parts, y_parts, w_parts, strict=True))
@@ -85,8 +106,8 @@ class DaskSource:
         return len(self._parts)
 
     def futures(
-        self, client: Any, places: dict[int, str], *, direct: bool
-    ) -> dict[int, tuple[Any, ...]]:
+        self, client: Client, places: dict[int, str], *, direct: bool
+    ) -> dict[int, tuple[Future | None, ...]]:
         """Return the inputs, targets and weights (or None) of some partitions as futures.
 
         Parameters
@@ -94,18 +115,18 @@ class DaskSource:
         client : distributed.Client
             Connection to the cluster.
         places : dict
-            Of the partitions wanted, the addresses of the workers that want them.
+            Numbers of partitions, with the addresses of their workers.
         direct : bool
             Whether workers can be reached without the scheduler.
         """
         from dask import is_dask_collection
 
         lazy = [p for n in places for p in self._parts[n] if is_dask_collection(p)]
-        # Only these workers are asked: another one may hang.
+        # Not on other workers: one may hang.
         workers = sorted(set(places.values()))
         ready = iter(client.compute(lazy, workers=workers, allow_other_workers=False))
 
-        def future(part: Any, place: str) -> Any:
+        def future(part: Part, place: str) -> Future | None:
             if part is None:
                 return None
             if is_dask_collection(part):
@@ -115,40 +136,36 @@ class DaskSource:
         return {n: tuple(future(p, place) for p in self._parts[n]) for n, place in places.items()}
 
 
-def _sliced(values: Any, ends: list[int]) -> list[Any]:
+def _sliced(values: InMemory, ends: list[int]) -> list[Part]:
     rows = values.iloc if hasattr(values, "iloc") else values
     return [rows[start:stop] for start, stop in pairwise(ends)]
 
 
-def _is_frame(collection: Any) -> bool:
-    return hasattr(collection, "columns")
-
-
-def _names(X: Any) -> list[str] | None:
-    """Return the names of a frame's columns, if all are strings, as scikit-learn has it."""
-    if not _is_frame(X) or not all(isinstance(name, str) for name in X.columns):
+def _names(X: Collection | InMemory) -> list[str] | None:
+    """Return the names of a frame's columns if all are strings, as scikit-learn does."""
+    if not hasattr(X, "columns") or not all(isinstance(name, str) for name in X.columns):
         return None
     return list(X.columns)
 
 
-def _precision(X: Any) -> np.dtype[Any]:
-    dtypes = dict(X.dtypes) if _is_frame(X) else {"X": X.dtype}
+def _precision(X: Collection | InMemory) -> np.dtype[np.floating]:
+    dtypes = dict(X.dtypes) if hasattr(X, "dtypes") else {"X": X.dtype}
     for name, dtype in dtypes.items():
         if not isinstance(dtype, np.dtype) or dtype.kind not in "fiub":
             raise TypeError(f"inputs must be numbers, but {name!r} is of type {dtype}; encode it")
     return np.dtype("f4" if all(dtype == np.float32 for dtype in dtypes.values()) else "f8")
 
 
-def _delayed(collection: Any) -> list[Any]:
+def _delayed(collection: Collection) -> list[Part]:
     parts = collection.to_delayed()
     return list(parts.ravel()) if isinstance(parts, np.ndarray) else list(parts)
 
 
-def _aligned(values: Any, X: Any, n_partitions: int, name: str) -> list[Any]:
+def _aligned(
+    values: Collection | InMemory, X: Collection | Partitioned, n_partitions: int, name: str
+) -> list[Part]:
     """Return the parts of `values` that belong to the partitions of X."""
-    from dask import is_dask_collection
-
-    if not is_dask_collection(values):
+    if not hasattr(values, "__dask_graph__"):
         values = values if hasattr(values, "iloc") else np.asarray(values)
         ends = X.ends if isinstance(X, Partitioned) else [0, *accumulate(_lengths(X))]
         if ends[-1] != len(values):
@@ -156,15 +173,15 @@ def _aligned(values: Any, X: Any, n_partitions: int, name: str) -> list[Any]:
         return _sliced(values, ends)
     if isinstance(X, Partitioned):
         raise TypeError(f"{name} is a dask collection, but X is in memory; use the same for both")
-    if hasattr(values, "chunks"):
-        if values.ndim > 1:
-            values = values.rechunk({1: -1})
-        known = not (_is_frame(X) or np.isnan(X.shape[0]) or np.isnan(values.shape[0]))
-        if known and values.shape[0] != X.shape[0]:
-            raise ValueError(f"X has {X.shape[0]} rows, {name} has {values.shape[0]}")
-        if known:
-            values = values.rechunk({0: X.chunks[0]})
-    parts = _delayed(values)
+    collection: Collection = values
+    if hasattr(collection, "chunks"):
+        collection = collection.rechunk({1: -1}) if collection.ndim > 1 else collection
+        n_rows, n_values = X.shape[0], collection.shape[0]
+        if hasattr(X, "chunks") and not (np.isnan(n_rows) or np.isnan(n_values)):
+            if n_rows != n_values:
+                raise ValueError(f"X has {n_rows} rows, {name} has {n_values}")
+            collection = collection.rechunk({0: X.chunks[0]})
+    parts = _delayed(collection)
     if len(parts) != n_partitions:
         raise ValueError(
             f"X has {n_partitions} partitions, {name} has {len(parts)}; partition them alike"
@@ -172,9 +189,9 @@ def _aligned(values: Any, X: Any, n_partitions: int, name: str) -> list[Any]:
     return parts
 
 
-def _lengths(X: Any) -> list[int]:
+def _lengths(X: Collection) -> list[int]:
     """Return the numbers of rows of the partitions."""
-    if _is_frame(X):
+    if hasattr(X, "columns"):
         return [int(length) for length in X.map_partitions(len).compute()]
     if np.isnan(X.shape[0]):
         X = X.copy().compute_chunk_sizes()

@@ -190,8 +190,9 @@ class WorkerPool:
         A worker is paused while its memory is near its limit. Its actor answers, but tasks (loading
         rows, checkpoints) wait.
         """
-        running = self._threads(running=True)
-        paused = set(self._threads()) - set(running) - self._excluded
+        paused = set(self._threads()) - set(self._threads(running=True)) - self._excluded
+        if paused:  # or lost between the two calls
+            paused &= set(self._threads())
         for address in sorted(paused - self._paused):
             warnings.warn(
                 f"worker {address} is paused by dask, because its memory is near its limit: no "
@@ -213,11 +214,12 @@ class WorkerPool:
 
     def _threads(self, *, running: bool = False) -> dict[str, int]:
         """Return the number of threads of every worker, or of every worker that is not paused."""
-        limit, scheduler = self._options.worker_timeout, self._client.scheduler
-        call = scheduler.ncores_running if running else scheduler.ncores
+        limit = self._options.worker_timeout
         try:
             if self._client.status in ("closed", "closing"):
                 raise OSError("the client is closed")
+            scheduler = self._client.scheduler
+            call = scheduler.ncores_running if running else scheduler.ncores
             return dict(self._client.sync(call, callback_timeout=limit))
         except (OSError, TimeoutError) as error:
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Regularisation paths on a device: the system of a path, for tensors."""
+"""Regularisation paths on a device: H and T as tensors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.prepared import PathProblem, solve_rows
 from gorelm._solver.problem import Problem, norms
 from gorelm._solver.state import Solution, WarmStart
+from gorelm._solver.targets import bring_near
 from gorelm._typing import Array, Callback
-from gorelm.backends.torch.rows import TorchRows, bring_near
+from gorelm.backends.torch.rows import TorchRows
 
 __all__ = ["TorchPrepared", "tensor_problem"]
 
@@ -31,7 +32,8 @@ def tensor_problem(
     weights = None if there is None else there.to(H.dtype)
     if there is not None and weights is not None:
         H, T = H * weights[:, None], T * there[:, None]
-    T = bring_near(T, like, there, H)
+    near = bring_near(T, like, there, f"f{H.element_size()}")
+    T = torch.as_tensor(near, dtype=H.dtype).contiguous()
     # The kernels expect contiguous rows.
     return TorchPrepared(H.contiguous(), T, weights)
 
@@ -75,9 +77,8 @@ class TorchPrepared:
         keep_state: bool = False,
     ) -> Solution:
         """Minimise a batch of problems."""
-        rows: Any = self._rows()
         with torch.cuda.device_of(self.H):
-            return solve_rows(rows, problem, settings=settings, callback=callback, near=True)
+            return solve_rows(self._rows(), problem, settings=settings, callback=callback)
 
     def largest_pull(self, problem: Problem) -> float:
         """Return the largest row of H'Y for the pull Y of the targets on an empty model."""
@@ -96,6 +97,5 @@ class TorchPrepared:
 
     def empty_objective(self, problem: Problem) -> float:
         """Return the loss of the model without weights (of the first problem)."""
-        rows: Any = self._rows()
         nothing = np.zeros((self.H.shape[1], 1, self.T.shape[1]))
-        return float(rows.loss(nothing, problem.select(np.arange(1)))[0, 0])
+        return float(self._rows().loss(nothing, problem.select(np.arange(1)))[0, 0])

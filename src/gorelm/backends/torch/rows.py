@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,10 +18,10 @@ from torch import Tensor
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver.linalg import Factor
 from gorelm._solver.problem import Problem
-from gorelm._solver.rows import StepSums
+from gorelm._solver.rows import DeviceRows, Step, StepSums, Which
 from gorelm._solver.state import Iterate
-from gorelm._solver.targets import EXPONENTS, ROUNDS, NormSummary, farthest
-from gorelm._typing import Array
+from gorelm._solver.targets import NormSummary, within
+from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.torch.linalg import InverseFactor, SpectralFactor, on_device, on_host
 
 try:
@@ -29,7 +29,7 @@ try:
 except ImportError:  # Triton comes with PyTorch's CUDA builds only
     kernels = None  # type: ignore[assignment]
 
-__all__ = ["DeviceLayer", "TorchRows", "bring_near", "held", "hidden_outputs"]
+__all__ = ["DeviceLayer", "TorchRows", "held", "hidden_outputs"]
 
 # Rows per block of float64 copies for H'H, and of an H that does not fit on the device.
 BLOCK_ROWS = 65536
@@ -69,7 +69,7 @@ class TorchRows:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return (N, L, m)."""
+        """(N, L, m)."""
         return len(self.T), self._n_hidden, self.T.shape[1]
 
     @property
@@ -84,7 +84,7 @@ class TorchRows:
 
     # -- between host and device ---------------------------------------------------------------
 
-    def put(self, values: list[Any]) -> list[Tensor]:
+    def put(self, values: list[Array]) -> list[Tensor]:
         """Copy arrays of the loop to the device in one transfer, in float64."""
         arrays = [np.asarray(array, dtype=np.float64) for array in values]
         there = on_device(np.concatenate([array.reshape(-1) for array in arrays]), self.T)
@@ -98,12 +98,12 @@ class TorchRows:
         parts = np.split(here, ends)
         return [part.reshape(tensor.shape) for part, tensor in zip(parts, values, strict=True)]
 
-    def _in_rows(self, values: list[Any]) -> list[Tensor]:
+    def _in_rows(self, values: list[Array] | list[Tensor]) -> list[Tensor]:
         """Copy numbers to the device in the precision of the rows."""
-        there = values if isinstance(values[0], torch.Tensor) else self.put(values)
+        there: list[Tensor] = values if isinstance(values[0], Tensor) else self.put(values)
         return [number.to(self.T.dtype) for number in there]
 
-    def accelerate(self, step: Callable[..., Any]) -> Callable[..., Any]:
+    def accelerate(self, step: Step) -> Step:
         """Return the step as a CUDA graph, on a GPU."""
         return _Captured(step, self) if self.T.is_cuda else step
 
@@ -130,8 +130,8 @@ class TorchRows:
         n_rows, n_hidden, m = self.shape
         self.E = self.T.new_zeros((n_rows, problem.n_problems, m))
         self.U = torch.zeros_like(self.E)
-        near = _within(self.T, problem, self._omega, cap)
-        if near is None:
+        near = within(self.T, problem, self._omega, cap)
+        if near is self.T:
             return np.zeros((n_hidden, problem.n_problems, m))
         self.E += (near - self.T)[:, None]
         return on_host(self._summed(self.E))
@@ -167,7 +167,7 @@ class TorchRows:
             u_old.copy_(u)
         if R is None or before is None:
             return HtD, None
-        return HtD, self._moves(R, before, problem, cap)
+        return HtD, self._sums(R, before, problem, cap)
 
     def _fused(self, problem: Problem) -> bool:
         return (
@@ -194,7 +194,7 @@ class TorchRows:
         primal, size, change, UU, UT, _, _, hidden, error = sums[:, None]
         return HtD, StepSums(primal, size, change, UU, UT, sums[5:7, None], hidden, error)
 
-    def _moves(self, R: Tensor, before: Tensor, problem: Problem, cap: Array) -> StepSums:
+    def _sums(self, R: Tensor, before: Tensor, problem: Problem, cap: Array) -> StepSums:
         E, U, T = self.E, self.U, self.T[:, None]
         sums = [_squares(R - E), _squares(E - before), _squares(U), _squares(R + T), _squares(E)]
         sums += [_sum(U * T), *self._capped(R, problem, self._there(cap))]
@@ -210,8 +210,8 @@ class TorchRows:
             loss = 0.5 * problem.tau.double() * _squares(R)
             return _squares(R), loss, loss
         r: Tensor = problem.residual_norms(R)
-        axes = (0,) if problem._by_row else (0, 2)
-        limit: Tensor = problem._over_norms(cap.to(R.dtype), self._omega)
+        axes = (0,) if problem.by_row else (0, 2)
+        limit: Tensor = problem.over_norms(cap.to(R.dtype), self._omega)
         near = torch.minimum(r, limit.expand_as(r))
         losses = [self._huber(x, problem).sum(axes, dtype=torch.float64) for x in (r, near)]
         return (near * near).sum(axes, dtype=torch.float64), *losses
@@ -223,10 +223,10 @@ class TorchRows:
         return self._cap[1]
 
     def _huber(self, r: Tensor, problem: Problem) -> Tensor:
-        delta: Tensor = problem._over_norms(problem.delta, self._omega)
+        delta: Tensor = problem.over_norms(problem.delta, self._omega)
         q = torch.minimum(r, delta.expand_as(r))
         value = r - q + torch.where(delta > 0, 0.5 * q * (q / delta.clip(min=1e-30)), 0.0)
-        return problem._over_norms(problem.tau, self._omega) * value
+        return problem.over_norms(problem.tau, self._omega) * value
 
     def loss(self, X: Array, problem: Problem, cap: Array | None = None) -> Array:
         """Evaluate the loss at weights `X` (L, P, m), plain and capped; shape (2, P)."""
@@ -243,22 +243,22 @@ class TorchRows:
         return on_host(self._summed(R)), on_host(_sum(R * T)), on_host(_squares(R))
 
     def corrected_dual(
-        self, A: Array, which: Any, problem: Problem, rho: Array
+        self, A: Array, which: Indices, problem: Problem, rho: Array
     ) -> tuple[Array, Array]:
         """Measure the multipliers rho U - HA of the problems `which`; see `Rows.corrected_dual`."""
         here = problem.moved(self._in_rows)
         chosen = torch.as_tensor(np.asarray(which), device=self.T.device)
         Y = on_device(rho, self.T).to(self.T.dtype)[:, None] * self.U[:, chosen]
         Y = Y - (self._residuals(A) + self.T[:, None])
-        r: Tensor = here.residual_norms(Y) / here._over_norms(here.tau, self._omega)
-        return on_host(r.amax(0 if here._by_row else (0, 2)).double()), on_host(_squares(Y))
+        r: Tensor = here.residual_norms(Y) / here.over_norms(here.tau, self._omega)
+        return on_host(r.amax(0 if here.by_row else (0, 2)).double()), on_host(_squares(Y))
 
-    def HtU(self, which: Any) -> Array:
+    def HtU(self, which: Which) -> Array:
         """Return H'U of some problems, (L, ., m)."""
         chosen = torch.as_tensor(np.arange(self.U.shape[1])[which], device=self.T.device)
         return on_host(self._summed(self.U[:, chosen]))
 
-    def keep(self, which: Any) -> None:
+    def keep(self, which: Mask) -> None:
         """Drop the state of the problems that have left the batch."""
         chosen = torch.as_tensor(np.flatnonzero(which), device=self.T.device)
         self.E, self.U = self.E[:, chosen].contiguous(), self.U[:, chosen].contiguous()
@@ -271,28 +271,9 @@ class TorchRows:
         """Return the squared norm of T."""
         return float((self.T.double() ** 2).sum())
 
-    def norm_summary(self, problem: Problem) -> NormSummary:
-        """Return what `typical_residual` needs to know of these rows; see `NormSummary.of`."""
-        norms: Tensor = problem.residual_norms(self.T)
-        r = norms.double()
-        omega = torch.ones_like(r) if self._omega is None else _column(self._omega, r).expand_as(r)
-        known = r > 0
-        sizes, weights = r[known] / omega[known], omega[known].double() ** 2
-        exponents = torch.frexp(sizes)[1].long() + EXPONENTS // 2
-        sums = (
-            torch.bincount(exponents, values, EXPONENTS)
-            for values in (weights, weights * sizes.log())
-        )
-        return NormSummary(*self.get(list(sums)))
-
     def typical_residual(self, problem: Problem) -> float:
         """Return the geometric mean of the residual norms of B = 0."""
-        return self.norm_summary(problem).typical
-
-    def bring_within(self, problem: Problem, limit: float) -> None:
-        """Shorten targets beyond `limit`, in units of the rows' omega."""
-        near = _within(self.T, problem, self._omega, limit)
-        self.T = self.T if near is None else near
+        return NormSummary.of(self.T, problem, self._omega).typical
 
     # -- products with H -------------------------------------------------------------------------
 
@@ -327,14 +308,6 @@ class TorchRows:
         return torch.cat(parts)
 
 
-def bring_near(T: Tensor, problem: Problem, omega: Tensor | None, like: Tensor) -> Tensor:
-    """Shorten targets that are too large for the precision of `like`, and convert T to it."""
-    rows, far = TorchRows(T[:, :0], T, 0, omega), farthest(f"f{like.element_size()}")
-    for _ in range(ROUNDS if problem.loss != "squared" else 0):
-        rows.bring_within(problem, far * rows.typical_residual(problem))
-    return rows.T.to(like.dtype).contiguous()
-
-
 class _Captured:
     """A step of one problem as a CUDA graph: one launch instead of about forty.
 
@@ -343,13 +316,13 @@ class _Captured:
     the factor) keeps its address and is only overwritten.
     """
 
-    def __init__(self, step: Callable[..., StepSums | None], rows: TorchRows) -> None:
+    def __init__(self, step: Step, rows: TorchRows) -> None:
         self._step, self._rows = step, rows
         self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, StepSums | None]] = {}
         self._compiled: set[bool] = set()
         self._state: dict[str, Tensor] = {}
 
-    def __call__(self, s: Iterate, *, measure: bool) -> StepSums | None:
+    def __call__(self, s: Iterate, *, measure: bool = False) -> StepSums | None:
         if not self._rows.may_capture:
             return self._step(s, measure=measure)
         if measure not in self._compiled:  # kernels must be compiled before they are captured
@@ -363,9 +336,9 @@ class _Captured:
                 setattr(s, name, held)
         if measure not in self._graphs:
             self._graphs[measure] = self._capture(s, measure)
-        graph, moves = self._graphs[measure]
+        graph, sums = self._graphs[measure]
         graph.replay()
-        return copy(moves)
+        return copy(sums)
 
     def _capture(self, s: Iterate, measure: bool) -> tuple[torch.cuda.CUDAGraph, StepSums | None]:
         work = copy(s)  # capturing computes nothing, but the step assigns
@@ -375,12 +348,12 @@ class _Captured:
         # Not torch.cuda.graph: its garbage collection can take longer than a fit.
         with torch.cuda.stream(aside):
             graph.capture_begin()
-            moves = self._step(work, measure=measure)
+            sums = self._step(work, measure=measure)
             for name, held in self._state.items():
                 held.copy_(getattr(work, name))
             graph.capture_end()
         here.wait_stream(aside)
-        return graph, moves
+        return graph, sums
 
 
 class DeviceLayer:
@@ -453,16 +426,5 @@ def _squares(A: Tensor) -> Tensor:
     return _sum(A * A)
 
 
-def _within(T: Tensor, problem: Problem, omega: Tensor | None, limit: float) -> Tensor | None:
-    """Shorten the targets whose norm exceeds `limit`; None if none does."""
-    r: Tensor = problem.residual_norms(T)
-    limits = torch.full_like(r, limit)
-    if omega is not None:
-        limits *= _column(omega, r)
-    if not bool((r > limits).any()):
-        return None
-    return T * _column(limits / torch.maximum(r, limits), T)
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
+if TYPE_CHECKING:
+    _implements: type[DeviceRows] = TorchRows

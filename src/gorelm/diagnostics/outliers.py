@@ -41,13 +41,13 @@ class OutlierDisplay:
     Parameters
     ----------
     scores : array of shape (n_samples,)
-        How far off every row is; NaN where no model has judged it.
+        Outlier score of every row; NaN where no model has scored it.
     threshold : float
         Rows above it are flagged; infinite if nothing stands out.
     flagged : boolean array of shape (n_samples,)
         The flagged rows.
     unseen : bool, default=False
-        Whether the models that judged a row had not seen it.
+        Whether the models that scored a row were fitted without it.
     row_names : sequence of str, optional
         What to call the rows; by default their numbers, from 0.
 
@@ -121,13 +121,9 @@ class OutlierDisplay:
         -------
         display : OutlierDisplay
         """
-        judged = row_scores(estimator)
+        rows = row_scores(estimator)
         display = cls(
-            judged.scores,
-            judged.threshold,
-            judged.flagged,
-            unseen=judged.unseen,
-            row_names=row_names,
+            rows.scores, rows.threshold, rows.flagged, unseen=rows.unseen, row_names=row_names
         )
         return display.plot(ax=ax, n_labels=n_labels)
 
@@ -136,10 +132,10 @@ class OutlierDisplay:
         (own,) = panels(ax, 1, across=1, size=(8.0, 4.0))
         self.ax_: Axes = own
         self.figure_ = self.ax_.figure
-        judged = np.isfinite(self.scores)
-        flagged = judged & self.flagged
+        scored = np.isfinite(self.scores)
+        flagged = scored & self.flagged
         many = len(self.scores) > MANY_POINTS
-        self.points_ = self._scatter(judged & ~flagged, many, BLUE, "o", "row")
+        self.points_ = self._scatter(scored & ~flagged, many, BLUE, "o", "row")
         self.flagged_points_ = self._scatter(flagged, many, VERMILLION, "^", "flagged row")
         self.threshold_line_ = None
         if np.isfinite(self.threshold):
@@ -150,8 +146,8 @@ class OutlierDisplay:
                 linestyle="--",
                 label=f"threshold {number(self.threshold)}",
             )
-        self._finish_axes(judged)
-        self._label_largest(judged, n_labels)
+        self._finish_axes(scored)
+        self._label_largest(scored, n_labels)
         return self
 
     def _scatter(
@@ -171,10 +167,10 @@ class OutlierDisplay:
             alpha=opacity(len(index)) if many else None,
         )
 
-    def _label_largest(self, judged: Mask, n_labels: int) -> None:
+    def _label_largest(self, scored: Mask, n_labels: int) -> None:
         """Name the largest scores; a name that would cover a larger one or its mark is left out."""
-        count = min(n_labels, int(judged.sum()))
-        largest = np.argsort(-np.where(judged, self.scores, -np.inf), kind="stable")[:count]
+        count = min(n_labels, int(scored.sum()))
+        largest = np.argsort(-np.where(scored, self.scores, -np.inf), kind="stable")[:count]
         marks = self.ax_.transData.transform(np.c_[largest, self.scores[largest]])
         self.labels_: list[Annotation] = []
         taken: list[Bbox] = []
@@ -198,10 +194,10 @@ class OutlierDisplay:
                 taken.append(box)
                 self.labels_.append(label)
 
-    def _finish_axes(self, judged: Mask) -> None:
+    def _finish_axes(self, scored: Mask) -> None:
         from matplotlib.artist import setp
 
-        ax, scores = self.ax_, self.scores[judged]
+        ax, scores = self.ax_, self.scores[scored]
         ax.margins(x=0.02, y=0.12)
         if spans_decades(scores):
             floor = 1e-3 * float(np.median(scores[scores > 0]))
@@ -210,9 +206,9 @@ class OutlierDisplay:
             log_axis(ax.yaxis, linear_below=floor if reached else None)
         else:
             ax.set_ylim(bottom=0.0)
-        ax.set_xlabel("training row" + ("" if judged.all() else f" ({(~judged).sum()} not judged)"))
-        judges = "models that did not see the row" if self.unseen else "the model fitted to them"
-        ax.set_ylabel(f"outlier score (of scaled targets),\nby {judges}")
+        ax.set_xlabel("training row" + ("" if scored.all() else f" ({(~scored).sum()} not judged)"))
+        models = "models that did not see the row" if self.unseen else "the model fitted to them"
+        ax.set_ylabel(f"outlier score (of scaled targets),\nby {models}")
         legend_above(ax)
         legend = ax.get_legend()
         assert legend is not None

@@ -52,7 +52,7 @@ class PredictedObservedDisplay:
     target_names : sequence of str, optional
         What to call the targets.
     unseen : bool or None, default=None
-        Whether the models that predicted a row had not seen it; None: nothing is said about it.
+        Whether the models that predicted a row were fitted without it; None: not known.
 
     Attributes
     ----------
@@ -132,8 +132,8 @@ class PredictedObservedDisplay:
         display : PredictedObservedDisplay
         """
         check_is_fitted(estimator)
-        judged = attribute(estimator, "outlier_mask_") is not None
-        flagged = row_scores(estimator).flagged if judged else None
+        scored = attribute(estimator, "outlier_mask_") is not None
+        flagged = row_scores(estimator).flagged if scored else None
         of_the_fit = flagged is not None and len(flagged) == len(as_table(y))
         predicted = out_of_fold(estimator) if of_the_fit else None
         display = cls(

@@ -1,4 +1,4 @@
-"""What a model file may hold: types from one list, and arrays of the size that they say.
+"""What a model file may hold: types from one list, and arrays of the size that they declare.
 
 skops writes an object as a tree of nodes. A node names a type and the loader that makes an object
 of that type. Here every node is checked before skops reads it: its loader and its type must be in
@@ -6,7 +6,7 @@ one table, `allowed_types`. No loader in the table calls what a file names, othe
 constructors of plain containers, arrays and random states.
 
 In files, a class of gorelm is called ``gorelm.Name``, wherever its module lies. Files of earlier
-versions name its module of that time, which is ignored: `_own_classes` alone says which class a
+versions name its module of that time, which is ignored: `_own_classes` alone decides which class a
 name means.
 """
 
@@ -170,7 +170,7 @@ def _splitters() -> list[type]:
 
 
 def _functions() -> Iterator[FunctionType]:
-    """Yield functions that pipelines hold to score by and to select features by."""
+    """Yield the functions by which parts of pipelines score, and select features."""
     from sklearn import feature_selection
     from sklearn import metrics as sklearn_metrics
 
@@ -212,7 +212,7 @@ def audit(archive: ZipFile) -> tuple[bytes, set[str]]:
 
 
 def _schema_of(archive: ZipFile) -> Node:
-    """Return the tree of nodes of an archive whose members are as large as they say."""
+    """Return the tree of nodes of an archive whose members are as large as they declare."""
     members = archive.infolist()
     # Compressed members, or members that overlap, could be far larger than the file.
     if any(member.compress_type != ZIP_STORED for member in members):
@@ -312,7 +312,7 @@ _CHECKS = {
 
 
 def _check_array(archive: ZipFile, file: str) -> None:
-    """Refuse an array that is not exactly as large as its header says, or holds objects."""
+    """Refuse an array that is not exactly as large as its header declares, or holds objects."""
     with archive.open(file) as stream:
         version = np.lib.format.read_magic(stream)
         if version != (1, 0):

@@ -6,8 +6,8 @@ A file is two lines of text and a payload::
     {"estimator": "GORELMRegressor", "gorelm": "0.1.0", "scikit-learn": "1.6.0", ...}
     <what skops writes: a zip archive of arrays and a tree of nodes in JSON>
 
-The checksum tells a damaged file from a whole one. What a whole one may hold, whoever wrote it, is
-decided by :mod:`gorelm.io.audit` before anything is made of it.
+The checksum finds damaged files. What an undamaged one may hold, whoever wrote it, is decided by
+:mod:`gorelm.io.audit` before anything is made of it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def save(model: BaseEstimator, path: str | os.PathLike[str]) -> Path:
     Kept are the parameters and all that a pickle keeps: weights, scalings, `cv_results_`,
     `history_`, and the outlier scores and flags of the training rows (9 bytes a row). The training
     rows themselves are not: a growing estimator wants X and y again for its next ``grow``. An
-    `OSELMRegressor` goes on with ``partial_fit`` where it was.
+    `OSELMRegressor` continues with ``partial_fit`` where it was.
 
     The file appears whole or not at all: it is written beside its place, then moved there. A
     symbolic link stays, and the file that it leads to is replaced.

@@ -25,7 +25,7 @@ OPSET, ML_OPSET, IR_VERSION = 17, 3, 8  # of 2022; runtimes since then read them
 
 
 def import_onnx() -> ModuleType:
-    """Return the library, or say how to get it."""
+    """Return the library, or raise ImportError with the command that installs it."""
     try:
         import onnx
     except ImportError as error:

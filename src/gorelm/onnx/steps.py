@@ -187,7 +187,7 @@ def _looked_up(graph: Graph, steps: Steps, encoder: BaseEstimator, cells: list[s
             refused += [indicator] if made is None else []
     every = graph("Concat", *indicators, axis=1)
     out = graph("Add", graph("MatMul", every, np.concatenate(answers)), base)
-    if refused:  # what `transform` would raise for comes out as NaN
+    if refused:  # NaN where `transform` would raise
         out = graph("Where", graph("Greater", graph("Sum", *refused), 0.5), np.nan, out)
     return out
 

@@ -1,4 +1,4 @@
-"""The page about one fit: what it says in words and tables, its pictures, and how it is written."""
+"""The page about one fit: its words, tables and pictures, and how it is written."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def write_fit_report(
     """Write one HTML page about one fit.
 
     It says what was fitted, which settings were chosen, how far from the optimum the fit is proven
-    to be, how large the errors are beside those of the mean, and which rows to distrust; and it
-    shows the displays of :mod:`gorelm.diagnostics` that the model has something to show in. The
-    page needs nothing from outside: it can be mailed, archived and printed.
+    to be, how large the errors are relative to those of the mean, and which rows to distrust. It
+    shows those displays of :mod:`gorelm.diagnostics` for which the model has data. The page needs
+    nothing from outside: it can be mailed, archived and printed.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
     _, kept = fit.relative_errors
     by = "models that did not see the row" if fit.unseen else "the model that saw them (optimistic)"
     error = float(np.nanmean(kept)) if np.isfinite(kept).any() else np.nan
-    said = [
+    facts = [
         ("rows flagged", f"{flagged:,}", f"of {n_rows:,} ({100 * flagged / n_rows:.1f} %)"),
         (
             "error / error of the mean",
@@ -256,10 +256,10 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
     if not parts:
         parts = [innermost(fit.model)]
     if all(hasattr(part, "dual_gap_") for part in parts):
-        said.append(("distance from the optimum", *_certificate(parts)))
+        facts.append(("distance from the optimum", *_certificate(parts)))
     if all(hasattr(part, "n_active_") for part in parts):
-        said.append(("hidden nodes kept", *_nodes(parts)))
-    return said
+        facts.append(("hidden nodes kept", *_nodes(parts)))
+    return facts
 
 
 def _certificate(parts: Sequence[_Network]) -> tuple[str, str]:
@@ -288,7 +288,7 @@ def settings(fit: Fit) -> list[tuple[str, str]]:
     n_rows, n_targets = fit.observed.shape
     inputs = "" if fit.n_features is None else f", {fit.n_features:,} inputs"
     unknown = int(np.isnan(fit.observed).sum())
-    said = [
+    facts = [
         ("Model", fit.name),
         (
             "Data",
@@ -299,19 +299,19 @@ def settings(fit: Fit) -> list[tuple[str, str]]:
     ]
     chosen = ", ".join(_chosen(fit.model))
     if chosen:
-        said.append(("Settings chosen", chosen))
+        facts.append(("Settings chosen", chosen))
     if attribute(fit.model, "contaminated_") is not None:
         flagged = int(fit.rows.flagged.sum())
         two = f"in two groups: {flagged:,} rows were set aside"
         one = "in one group: no row was set aside"
-        said.append(("Errors fell", two if attribute(fit.model, "contaminated_") else one))
+        facts.append(("Errors fell", two if attribute(fit.model, "contaminated_") else one))
     if attribute(fit.model, "stopped_by_") is not None:
-        said.append(("Growth stopped by", str(attribute(fit.model, "stopped_by_"))))
+        facts.append(("Growth stopped by", str(attribute(fit.model, "stopped_by_"))))
     threshold = fit.rows.threshold
-    judges = "models that did not see the row" if fit.rows.unseen else "the model fitted to them"
+    models = "models that did not see the row" if fit.rows.unseen else "the model fitted to them"
     flagging = f"score above {number(threshold)}" if np.isfinite(threshold) else "none stands out"
-    said.append(("Rows flagged if", f"{flagging}; rows are judged by {judges}"))
-    return said
+    facts.append(("Rows flagged if", f"{flagging}; rows are judged by {models}"))
+    return facts
 
 
 def _given(estimator: BaseEstimator) -> list[str]:
@@ -327,19 +327,19 @@ def _given(estimator: BaseEstimator) -> list[str]:
 def _chosen(model: Predictor) -> list[str]:
     names = ("lam_", "C_", "l1_ratio_", "delta_")
     values = {name[:-1]: attribute(model, name) for name in names}
-    said = [f"{name} = {number(value)}" for name, value in values.items() if value is not None]
+    facts = [f"{name} = {number(value)}" for name, value in values.items() if value is not None]
     search = searching(model)
     if search is not None:
         for key, column in search.cv_results_.items():
             name = key.removeprefix("param_")
             if key.startswith("param_") and values.get(name) is None and len(column) > 1:
                 tried = {_short(value) for value in column}
-                said += [f"{name} = {_short(column[search.best_index_])}"] * (len(tried) > 1)
+                facts += [f"{name} = {_short(column[search.best_index_])}"] * (len(tried) > 1)
     for member in attribute(model, "members_") or []:
         layer = "linear" if member.n_hidden == 0 else f"{member.n_hidden} {member.activation}"
         link = " + linear" if member.direct_link and member.n_hidden else ""
-        said.append(layer + link)
-    return said
+        facts.append(layer + link)
+    return facts
 
 
 def _short(value: object) -> str:
@@ -349,7 +349,7 @@ def _short(value: object) -> str:
 
 
 def error_table(fit: Fit) -> Table:
-    """Return the error of every target, beside that of a predictor of its mean."""
+    """Return the error of every target, and that of predicting its mean."""
     every, kept = fit.relative_errors
     rows = []
     for k in np.sort(worst_targets(kept, SHOWN_ERRORS)):

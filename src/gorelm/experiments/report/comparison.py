@@ -168,7 +168,7 @@ def _pairs(
 
 
 def _as_in_the_paper(runs: Runs, ratio: float) -> list[str]:
-    """Its two tests on the runs of each configuration, beside the same on its own figures."""
+    """Do the paper's two tests on the runs of each configuration, and on the paper's figures."""
     sentences = []
     for config in sorted({c.config for c in runs.columns}):
         columns = {c.method: c for c in runs.columns if c.config == config}

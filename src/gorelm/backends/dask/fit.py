@@ -68,7 +68,7 @@ def fit(model: BatchModel, X: Any, y: Any, sample_weight: Any = None) -> None:
         coordinator.call("prepare", _travelling(model), limit, mutates=True, setup=True)
         shape = (n_used, model.hidden_.n_outputs, n_targets)
         every = options.checkpoint_every
-        rows = DaskRows(coordinator, *shape, source.dtype, checkpoint_every=every)
+        rows = DaskRows(coordinator, *shape, checkpoint_every=every)
         found = solve_rows(rows, problem, settings=model._settings(), callback=model.callback)
         model._take_solution(found)
         scores, used = _joined(coordinator.call("scores", _travelling(model)))

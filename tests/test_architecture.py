@@ -17,6 +17,8 @@ TESTS = ROOT / "tests"
 # own package. The longest prefix of a module's name decides where it belongs.
 LAYERS = [
     {"gorelm"},
+    {"gorelm._moved"},  # former import paths, all of gorelm.extend
+    {"gorelm.extend"},
     {"gorelm.__main__"},
     {"gorelm.cli"},
     {"gorelm.experiments"},
@@ -77,8 +79,11 @@ def imported(text, module="", is_package=False):
             called = getattr(node.func, "id", called)
             first = node.args[0]
             if called in ("import_module", "__import__"):
-                # A name put together at run time may be any module of the package.
+                # A name put together at run time may be any module of the package, unless it
+                # begins with the name of another.
                 name = first.value if isinstance(first, ast.Constant) else f"{package}.*"
+                if isinstance(first, ast.JoinedStr) and isinstance(first.values[0], ast.Constant):
+                    name = f"{first.values[0].value}*"
                 yield str(name), None, node.lineno
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from gorelm._solver.admm import PAPER, Settings
 from gorelm._solver.prepared import solve, solve_rows
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import MemoryRows
-from gorelm._solver.targets import NormSummary
+from gorelm._solver.targets import NormSummary, bring_near
 from gorelm.backends.streamed import HiddenBlocks, StreamedRows
 from gorelm.stream import RowBlocks
 from support.oracles import Case, by_interior_point, draw, objective, scaled
@@ -105,7 +105,7 @@ def on_dask(H, T, omega, observed):
     model._target_scaling = backend._target_scaling(coordinator, None, lengths, m)
     model.hidden_ = model._draw(H.shape[1])
     coordinator.call("prepare", backend._travelling(model), np.inf, mutates=True, setup=True)
-    return backend.DaskRows(coordinator, n_used, H.shape[1], m, source.dtype)
+    return backend.DaskRows(coordinator, n_used, H.shape[1], m)
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ OWNERS = {
     "streamed": Owner(streamed),
     "torch cpu": Owner(on_torch),
     "torch cpu blocks": Owner(partial(on_torch, blocks=True)),
-    "torch cpu float32": Owner(partial(on_torch, dtype="float32"), rtol=1e-3, tol=1e-3),
+    "torch cpu float32": Owner(partial(on_torch, dtype="float32"), rtol=3e-5, tol=1e-3),
     "torch cuda": Owner(partial(on_torch, device="cuda")),
     "torch cuda blocks": Owner(partial(on_torch, device="cuda", blocks=True)),
     "torch cuda float32": Owner(
-        partial(on_torch, device="cuda", dtype="float32"), rtol=1e-3, tol=1e-3
+        partial(on_torch, device="cuda", dtype="float32"), rtol=3e-5, tol=1e-3
     ),
     "dask": Owner(on_dask),
 }
@@ -206,8 +206,8 @@ def test_optimum_is_that_of_an_interior_point_solver(owner, name, kind):
 @problems
 def test_iterates_are_those_in_memory(owner, name):
     """At a given number of iterations, whatever the owner checks when."""
-    case = case_of(name, "missing")
-    for steps in (1, 2, 13):
+    for kind, steps in product(("weighted", "missing"), (1, 2, 13)):
+        case = case_of(name, kind)
         one, other = (run(k, case, stop="never", max_iter=steps) for k in ("memory", owner))
         assert_same_iterates(one, other, owner)
 
@@ -247,6 +247,8 @@ def test_one_far_row_does_not_decide_the_scale(owner):
     case = case_of("l21", "plain")
     T = case.T.copy()
     T[3] = 1e12
+    if OWNERS[owner].tol > 1e-6:  # float32: what the preparation of rows does
+        T = np.asarray(bring_near(T, problem_of(case), None, "f4"), dtype=float)
     far = Case(case.H, T, l2=0.7)
     one, other = (run(name, far) for name in ("memory", owner))
     assert other.status == ["converged"]

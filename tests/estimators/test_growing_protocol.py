@@ -386,7 +386,7 @@ def test_interrupted_growth_leaves_the_model_as_it_was(case, monkeypatch):
     if "IGOR" in case:
         model.set_params(callback=interrupt)
     else:
-        monkeypatch.setattr(type(model), "_find", interrupt)
+        monkeypatch.setattr(type(model), "_solve_nodes", interrupt)
     with pytest.raises(KeyboardInterrupt):
         model.grow(10)
     monkeypatch.undo()

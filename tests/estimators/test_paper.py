@@ -15,7 +15,7 @@ from gorelm._solver.admm import PAPER
 from gorelm._solver.linalg import CholeskyFactor, WideFactor, gram
 from gorelm._solver.prepared import solve
 from gorelm._solver.problem import Problem
-from gorelm._solver.rows import Rows
+from gorelm._solver.rows import MemoryRows
 from support.oracles import draw
 
 EPS_ABS, EPS_REL = 1e-3, 1e-2
@@ -101,7 +101,7 @@ def factor_of(H):
 
 def iterate(H, T, problem, settings, k, direct=False):
     """Weights, E and U after exactly k steps (E and U through the callback, while they live)."""
-    rows, seen = Rows(H, T), {}
+    rows, seen = MemoryRows(H, T), {}
 
     def look(record):
         seen.update(E=rows.E[:, 0].copy(), U=rows.U[:, 0].copy()) if not direct else None

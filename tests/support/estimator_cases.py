@@ -24,7 +24,6 @@ OPTIONS = [
     ("fit_intercept", True),
     ("delta", 0.3),
     ("solver", "paper"),
-    ("solver", "paper-inverse"),
 ]
 # Weights of an estimator under which it keeps no node at all.
 SMOOTHEST = {"lam": 1e6, "C": 1e-6}
@@ -49,7 +48,6 @@ CASES = [pytest.param(cls, {}, id=cls.__name__) for cls in ALL] + [
     for cls in ALL
     for name, value in OPTIONS
     if name in names(cls) and default(cls, name) != value
-    if value != "paper-inverse" or "max_hidden" in names(cls)
 ]
 # Estimators (with options) that iterate, and so call back, can be stopped, and may not converge.
 ITERATIVE = [

@@ -342,7 +342,7 @@ class IterativeELM(BaseELM):
     max_iter: int | None = None
     callback: Callback | None = None
 
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
         """Return the method: the problem its parameters describe."""
         raise NotImplementedError
 
@@ -364,7 +364,7 @@ class IterativeELM(BaseELM):
         found = solve(
             H,
             T,
-            self._problem(),
+            self.problem(),
             omega=omega,
             observed=observed,
             settings=self._settings(),

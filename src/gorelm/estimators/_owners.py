@@ -94,7 +94,7 @@ class LargeELM(SizedELM, IterativeELM):
 
         loop = 44 * targets.T.size + 24 * self.hidden_.n_outputs**2 + X.nbytes
         H = HiddenBlocks(X, used, self._input_scaling, self.hidden_, omega, memory=budget - loop)
-        problem = self._problem()
+        problem = self.problem()
         T_near = bring_near(targets.T, problem, omega, H.dtype)
         rows = StreamedRows(H, T_near, omega, targets.observed)
         found = solve_rows(rows, problem, settings=self._settings(), callback=self.callback)

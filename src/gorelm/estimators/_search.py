@@ -61,7 +61,7 @@ class Candidate:
 
     def problem(self, delta: float = 0.0) -> Problem:
         """Return the problem with penalties of weight 1."""
-        declared = self.model._problem()
+        declared = self.model.problem()
         tau = np.ones(2 if self.eigenvectors else 1)  # the solver takes a batch for a whole path
         return Problem(declared.loss, tau, 1.0, 1.0, delta, declared.grouped)
 

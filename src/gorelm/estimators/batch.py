@@ -123,7 +123,7 @@ class RELMRegressor(LargeELM):
     l1_ratio: float = 0.0
     fit_intercept: bool = False
 
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
         return Problem("squared", self.C, self.l1_ratio, 1 - self.l1_ratio, grouped=False)
 
     def _settings(self) -> Settings:
@@ -204,7 +204,7 @@ class ORELMRegressor(LargeELM):
 
     C: float = field(default=1.0, kw_only=False)
 
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
         return Problem("l1", 1.0, 0.0, 1.0 / self.C)
 
 
@@ -254,7 +254,7 @@ class GRELMRegressor(LargeELM):
     lam: float = 1.0
     l1_ratio: float = 0.5
 
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
         return Problem("squared", self.C, self.lam * self.l1_ratio, self.lam * (1 - self.l1_ratio))
 
 
@@ -316,7 +316,7 @@ class GORELMRegressor(LargeELM):
     tau: float = 1.0
     delta: float = 0.0
 
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
         return gor_problem(self.lam, self.l1_ratio, self.tau, self.delta)
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field
 from numbers import Real
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from gorelm._compat import Interval, StrOptions
+from gorelm._compat import Interval
 from gorelm._solver.least_squares import GrowingLeastSquares, ResidualFitting
-from gorelm._solver.linalg import Indices
 from gorelm._solver.prepared import Prepared
 from gorelm._solver.problem import Problem
-from gorelm._typing import Array
+from gorelm._typing import Array, Constraints, Indices, Mask
 from gorelm.estimators._base import IterativeELM, Weights, parameters
 from gorelm.estimators._docs import document
-from gorelm.estimators._growing import GrowingELM, Machine
-from gorelm.estimators._prepare import Mask
+from gorelm.estimators._growing import GrowingELM, GrowingSolver
+from gorelm.estimators._prepare import patterns
 from gorelm.estimators.batch import GORELMRegressor, gor_problem
 
 __all__ = ["EMELMRegressor", "IELMRegressor", "IGORELMRegressor", "IRELMRegressor"]
@@ -26,64 +25,62 @@ __all__ = ["EMELMRegressor", "IELMRegressor", "IGORELMRegressor", "IRELMRegresso
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
-class _Patterns:
-    """Machines for methods that treat targets separately: one for all known in the same rows.
+Part = TypeVar("Part", bound=GrowingSolver)
+
+
+class SeparateTargets(Generic[Part]):
+    """Solvers for methods that treat targets separately: one for all known in the same rows.
 
     Parameters
     ----------
-    start : callable
-        Makes a machine from H, T and omega.
+    make : callable
+        Makes a solver of H, T and omega.
     H, T, omega, observed
         The rows, as `BaseELM._solve` takes them.
     """
 
     def __init__(
         self,
-        start: Callable[[Array, Array, Array | None], Any],
+        make: Callable[[Array, Array, Array | None], Part],
         H: Array,
         T: Array,
         omega: Array | None,
         observed: Mask | None,
     ) -> None:
         self._shape = T.shape
-        patterns, which = np.ones((1, 1), dtype=bool), np.zeros(T.shape[1], dtype=int)
-        if observed is not None:
-            patterns, which = np.unique(observed, axis=1, return_inverse=True)
-        self._parts: list[tuple[Any, Indices, Any]] = []
-        for k, pattern in enumerate(patterns.T):
-            columns = np.flatnonzero(which.ravel() == k)
-            rows = slice(None) if pattern.all() else pattern
+        self._parts: list[tuple[Mask | slice, Indices, Part]] = []
+        for rows, columns in patterns(observed, T.shape[1]):
             weights = None if omega is None else omega[rows]
-            self._parts.append((rows, columns, start(H[rows], T[rows][:, columns], weights)))
+            self._parts.append((rows, columns, make(H[rows], T[rows][:, columns], weights)))
 
     def extend(self, dH: Array) -> None:
-        for rows, _, machine in self._parts:
-            machine.extend(dH[rows])
+        for rows, _, part in self._parts:
+            part.extend(dH[rows])
 
     def keep(self, nodes: Indices) -> None:
-        for _, _, machine in self._parts:
-            machine.keep(nodes)
+        for _, _, part in self._parts:
+            part.keep(nodes)
 
     def outputs(self, coef: Array) -> Array:
         out = np.zeros(self._shape)
-        for rows, columns, machine in self._parts:
-            part = out[rows]
-            part[:, columns] = machine.outputs(coef[:, columns])
-            out[rows] = part
+        for rows, columns, part in self._parts:
+            known = out[rows]
+            known[:, columns] = part.outputs(coef[:, columns])
+            out[rows] = known
         return out
 
-    def solve(self, solve: Callable[[Any], tuple[Array, float]]) -> Weights:
-        """Join the weights and objectives that `solve` finds for every machine."""
-        found = [(columns, *solve(machine)) for _, columns, machine in self._parts]
+    def solve(self, solve: Callable[[Part], tuple[Array, float]]) -> Weights:
+        """Join the weights and objectives that `solve` finds for every part."""
+        found = [(columns, *solve(part)) for _, columns, part in self._parts]
         coef = np.empty((len(found[0][1]), self._shape[1]))
-        for columns, part, _ in found:
-            coef[:, columns] = part
+        for columns, weights, _ in found:
+            coef[:, columns] = weights
         return Weights(coef, objective=float(sum(objective for _, _, objective in found)))
 
 
 @document
 @parameters
-class IELMRegressor(GrowingELM):
+class IELMRegressor(GrowingELM[SeparateTargets[ResidualFitting]]):
     r"""Incremental ELM: one node after the other, fitted to what the others left over.
 
     .. math:: \beta_j = \frac{h_j' e_{j-1}}{h_j' h_j}, \qquad e_j = e_{j-1} - h_j \beta_j,
@@ -113,16 +110,18 @@ class IELMRegressor(GrowingELM):
     [100.0, 200.0, 250.0]
     """
 
-    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
-        return _Patterns(lambda H, T, _: ResidualFitting(H, T), H, T, omega, observed)
+    def _make_solver(
+        self, H: Array, T: Array, omega: Array | None, observed: Mask | None
+    ) -> SeparateTargets[ResidualFitting]:
+        return SeparateTargets(lambda H, T, _: ResidualFitting(H, T), H, T, omega, observed)
 
-    def _find(self, machine: _Patterns) -> Weights:
-        return machine.solve(ResidualFitting.solve)
+    def _solve_nodes(self, solver: SeparateTargets[ResidualFitting]) -> Weights:
+        return solver.solve(ResidualFitting.solve)
 
 
 @document
 @parameters
-class EMELMRegressor(GrowingELM):
+class EMELMRegressor(GrowingELM[SeparateTargets[GrowingLeastSquares]]):
     r"""Error-minimised ELM: least squares without regularisation, for nodes in groups.
 
     .. math:: B = H^\dagger T,
@@ -152,16 +151,18 @@ class EMELMRegressor(GrowingELM):
     'target_error'
     """
 
-    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
-        return _Patterns(lambda H, T, _: GrowingLeastSquares(H, T), H, T, omega, observed)
+    def _make_solver(
+        self, H: Array, T: Array, omega: Array | None, observed: Mask | None
+    ) -> SeparateTargets[GrowingLeastSquares]:
+        return SeparateTargets(lambda H, T, _: GrowingLeastSquares(H, T), H, T, omega, observed)
 
-    def _find(self, machine: _Patterns) -> Weights:
-        return machine.solve(GrowingLeastSquares.solve)
+    def _solve_nodes(self, solver: SeparateTargets[GrowingLeastSquares]) -> Weights:
+        return solver.solve(GrowingLeastSquares.solve)
 
 
 @document
 @parameters
-class IRELMRegressor(GrowingELM):
+class IRELMRegressor(GrowingELM[SeparateTargets[Prepared]]):
     r"""Incremental regularised ELM: ridge, for nodes in groups.
 
     .. math:: B = (H'H + I/C)^{-1} H'T,
@@ -192,33 +193,35 @@ class IRELMRegressor(GrowingELM):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **GrowingELM._parameter_constraints,
         "C": [_POSITIVE],
     }
 
     C: float = field(default=1.0, kw_only=False)
 
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
         return Problem("squared", self.C, 0.0, 1.0)
 
-    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
-        def start(H: Array, T: Array, omega: Array | None) -> Prepared:
-            return Prepared(H, T, self._problem(), omega, capacity=self.max_hidden)
+    def _make_solver(
+        self, H: Array, T: Array, omega: Array | None, observed: Mask | None
+    ) -> SeparateTargets[Prepared]:
+        def make(H: Array, T: Array, omega: Array | None) -> Prepared:
+            return Prepared(H, T, self.problem(), omega, capacity=self.max_hidden)
 
-        return _Patterns(start, H, T, omega, observed)
+        return SeparateTargets(make, H, T, omega, observed)
 
-    def _find(self, machine: _Patterns) -> Weights:
-        def solve(system: Prepared) -> tuple[Array, float]:
-            found = system.solve(self._problem())
+    def _solve_nodes(self, solver: SeparateTargets[Prepared]) -> Weights:
+        def solve(part: Prepared) -> tuple[Array, float]:
+            found = part.solve(self.problem())
             return found.coef[:, 0], found.objective[0]
 
-        return machine.solve(solve)
+        return solver.solve(solve)
 
 
 @document
 @parameters
-class IGORELMRegressor(GrowingELM, IterativeELM):
+class IGORELMRegressor(GrowingELM[Prepared], IterativeELM):
     r"""Incremental generalised outlier-robust ELM: a GOR-ELM that grows.
 
     .. math:: \min_B\; \tau \sum_i h_\delta(\|h_i B - t_i\|_2) + \lambda\alpha \|B\|_{2,1}
@@ -228,10 +231,9 @@ class IGORELMRegressor(GrowingELM, IterativeELM):
     goes on from where it stood, new nodes border the Cholesky factor of :math:`H'H + sI`, and of
     the hidden outputs only the new columns are computed.
 
-    ``solver="paper"`` runs the published iteration on that factor, ``solver="paper-inverse"`` on
-    the published update of the explicit inverse. The latter is for comparison: each update
-    multiplies rounding by about the condition number of :math:`H'H + sI`, and after a few of them
-    no digit is left.
+    ``solver="paper"`` runs the published iteration on that factor. (The published update of the
+    explicit inverse multiplies rounding by about the condition number of :math:`H'H + sI` each
+    time; `benchmarks/growing.py` shows it.)
 
     Parameters
     ----------
@@ -263,10 +265,9 @@ class IGORELMRegressor(GrowingELM, IterativeELM):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **GrowingELM._parameter_constraints,
         **IterativeELM._parameter_constraints,
-        "solver": [StrOptions({"adaptive", "paper", "paper-inverse"})],
         **{
             name: GORELMRegressor._parameter_constraints[name]
             for name in ("lam", "l1_ratio", "tau", "delta")
@@ -278,20 +279,15 @@ class IGORELMRegressor(GrowingELM, IterativeELM):
     tau: float = 1.0
     delta: float = 0.0
 
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
         return gor_problem(self.lam, self.l1_ratio, self.tau, self.delta)
 
-    def _machine(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Machine:
-        return Prepared(
-            H,
-            T,
-            self._problem(),
-            omega,
-            observed,
-            tol=self.tol,
-            capacity=self.max_hidden,
-        )
+    def _make_solver(
+        self, H: Array, T: Array, omega: Array | None, observed: Mask | None
+    ) -> Prepared:
+        problem, size = self.problem(), self.max_hidden
+        return Prepared(H, T, problem, omega, observed, tol=self.tol, capacity=size)
 
-    def _find(self, machine: Any) -> Weights:
-        found = machine.resume(self._problem(), self._settings(), self.callback)
+    def _solve_nodes(self, solver: Prepared) -> Weights:
+        found = solver.resume(self.problem(), self._settings(), self.callback)
         return self._weights_of(found)

@@ -17,26 +17,12 @@ import json
 import math
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from types import FunctionType
 from typing import Any, TypeAlias
 from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
-from sklearn import (
-    compose,
-    decomposition,
-    ensemble,
-    feature_selection,
-    impute,
-    kernel_approximation,
-    linear_model,
-    metrics,
-    model_selection,
-    multioutput,
-    pipeline,
-    preprocessing,
-    random_projection,
-)
 from sklearn.base import BaseEstimator
 
 __all__ = ["SCHEMA", "Refused", "allowed_types", "audit", "schema_for_file"]
@@ -47,19 +33,19 @@ _OLDEST_PROTOCOL = 2  # older ones of skops name functions where this audit does
 
 # Parts of pipelines around a model. With wrong arrays they raise exceptions, whereas compiled trees
 # and support vector machines read beyond the arrays.
-_PACKAGES = (
-    compose,
-    decomposition,
-    ensemble,
-    feature_selection,
-    impute,
-    kernel_approximation,
-    linear_model,
-    model_selection,
-    multioutput,
-    pipeline,
-    preprocessing,
-    random_projection,
+_SKLEARN_PACKAGES = (
+    "compose",
+    "decomposition",
+    "ensemble",
+    "feature_selection",
+    "impute",
+    "kernel_approximation",
+    "linear_model",
+    "model_selection",
+    "multioutput",
+    "pipeline",
+    "preprocessing",
+    "random_projection",
 )
 _SPLITTERS = (
     "GroupKFold",
@@ -165,27 +151,32 @@ def schema_for_file(schema: bytes) -> bytes:
 
 
 def _sklearn_estimators() -> Iterator[type]:
-    # `all_estimators` would import all of scikit-learn, which takes two seconds.
-    for package in _PACKAGES:
-        for name, kind in vars(package).items():
+    # Not by `all_estimators`, which imports all of scikit-learn: two seconds.
+    for package in _SKLEARN_PACKAGES:
+        for name, kind in vars(import_module(f"sklearn.{package}")).items():
             if (
                 inspect.isclass(kind)
                 and issubclass(kind, BaseEstimator)
-                and kind.__module__.startswith(package.__name__)
+                and kind.__module__.startswith(f"sklearn.{package}")
                 and not (inspect.isabstract(kind) or name.startswith("_"))
             ):
                 yield kind
 
 
 def _splitters() -> list[type]:
+    from sklearn import model_selection
+
     return [getattr(model_selection, name) for name in _SPLITTERS]
 
 
 def _functions() -> Iterator[FunctionType]:
     """Yield the functions by which parts of pipelines score, and select features."""
-    from gorelm import metrics as own_metrics
+    from sklearn import feature_selection
+    from sklearn import metrics as sklearn_metrics
 
-    for module in (feature_selection, metrics, own_metrics):
+    from gorelm import metrics
+
+    for module in (feature_selection, metrics, sklearn_metrics):
         for name in module.__all__:
             if inspect.isfunction(getattr(module, name)):
                 yield getattr(module, name)

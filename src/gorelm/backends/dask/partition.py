@@ -186,7 +186,7 @@ class Partition:
     def target_sizes(self, model: BatchModel) -> tuple[list[tuple[Array, Array]], NormSummary]:
         """Return norms of the scaled targets of used rows with their weights, and a summary."""
         targets = self._targets(model)
-        summary = NormSummary.of(targets.T, model._problem(), targets.omega)
+        summary = NormSummary.of(targets.T, model.problem(), targets.omega)
         return [(targets.sizes(), targets.w)], summary
 
     def _targets(self, model: BatchModel) -> Targets:
@@ -196,7 +196,7 @@ class Partition:
         """Scale the rows, shorten targets beyond `limit`, and make H or what makes its blocks."""
         targets, X = self._targets(model), self.X
         omega, observed = targets.omega, targets.observed
-        T = shorten(targets.T, model._problem(), omega, limit, X.dtype)
+        T = shorten(targets.T, model.problem(), omega, limit, X.dtype)
         scaling, layer = model._input_scaling, model.hidden_
         if in_memory:
             design = Design.of(scaling, X if self.used.all() else X[self.used], targets)

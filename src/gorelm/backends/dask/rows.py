@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from gorelm._solver.linalg import Factor
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import Rows, StepSums, Which, factor_for
-from gorelm._solver.targets import NormSummary
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import reach_and_sum
@@ -27,8 +25,6 @@ class DaskRows:
         Holds the prepared partitions.
     n_rows, n_hidden, n_targets : int
         Sizes over all partitions.
-    dtype : dtype
-        Precision of the partitions.
     checkpoint_every : int, default=0
         Iterations between two checkpoints; 0: none.
     """
@@ -39,12 +35,10 @@ class DaskRows:
         n_rows: int,
         n_hidden: int,
         n_targets: int,
-        dtype: npt.DTypeLike,
         *,
         checkpoint_every: int = 0,
     ) -> None:
         self._coordinator, self._shape = coordinator, (n_rows, n_hidden, n_targets)
-        self._dtype = np.dtype(dtype)
         self._checkpoint_every, self._n_steps = checkpoint_every, 0
         self._complete = all(coordinator.call("complete"))
         self.HtT: Array = np.empty((0, 0))
@@ -55,24 +49,14 @@ class DaskRows:
         return self._shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Precision of the N-sized state."""
-        return self._dtype
-
-    @property
     def complete(self) -> bool:
         """Whether every target cell is known."""
         return self._complete
 
     def factor(self, like: Problem) -> Factor:
         """Sum H'H and H'T over the partitions; see `Rows.factor`."""
-        G, self.HtT = self.moments()
+        G, self.HtT = self._coordinator.call("moments")
         return factor_for(like)(G)
-
-    def moments(self) -> tuple[Array, Array]:
-        """Return H'H (lower triangle) and H'T, both in float64."""
-        G, HtT = self._coordinator.call("moments")
-        return G, HtT
 
     def start(self, problem: Problem, cap: float = np.inf) -> Array:
         """Set U = 0 and E = 0 or near it, and return H'(E - U); see `Rows.start`."""
@@ -129,14 +113,9 @@ class DaskRows:
         """Return the squared norm of T."""
         return float(self._coordinator.call("TT"))
 
-    def norm_summary(self, problem: Problem) -> NormSummary:
-        """Return what `typical_residual` needs to know of the rows."""
-        summary: NormSummary = self._coordinator.call("norm_summary", problem)
-        return summary
-
     def typical_residual(self, problem: Problem) -> float:
         """Return the geometric mean of the residual norms of B = 0."""
-        return self.norm_summary(problem).typical
+        return float(self._coordinator.call("norm_summary", problem).typical)
 
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ def _fit(model: BatchModel, X: torch.Tensor, T: torch.Tensor, w: torch.Tensor) -
     refuse_huge(scaled, "X", dtype, "set input_scaling or rescale X")
     targets = Targets.scaled(model._target_scaling, T_used, w_used)
     size = float(weighted_quantiles(on_host(targets.sizes()), 0.5, on_host(w_used)))
-    problem = model._problem()
+    problem = model.problem()
     T_near = _like(X, bring_near(targets.T, problem, targets.omega, dtype)).contiguous()
     omega = None if targets.omega is None else _like(X, targets.omega)
     H = _hidden(model.hidden_, scaled, omega)

@@ -22,7 +22,7 @@ __all__ = ["TorchPrepared", "tensor_problem"]
 def tensor_problem(
     H: Tensor, T: Any, like: Problem, omega: Array | None, tol: float
 ) -> PathProblem:
-    """Check tensors and return them as a path wants them; rows are multiplied by omega."""
+    """Check tensors and return them as the problem of a path; rows are multiplied by omega."""
     H = H.detach() if H.dtype == torch.float32 else H.detach().double()
     T = torch.as_tensor(T, dtype=torch.float64, device=H.device).detach()
     for name, A in (("H", H), ("T", T)):

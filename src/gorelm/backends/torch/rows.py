@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -71,11 +71,6 @@ class TorchRows:
     def shape(self) -> tuple[int, int, int]:
         """(N, L, m)."""
         return len(self.T), self._n_hidden, self.T.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Precision of the N-sized state."""
-        return np.dtype(f"f{self.T.element_size()}")
 
     @property
     def complete(self) -> bool:

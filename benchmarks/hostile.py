@@ -27,7 +27,7 @@ from collections import Counter  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.hostile import Hostile  # noqa: E402
+from support.hostile import COMMANDS, Hostile  # noqa: E402
 
 FRESH = 20  # one in so many calls is a process of its own, and every second of these is killed
 
@@ -51,7 +51,7 @@ def main() -> None:
             wrong = hostile.faults_of(call)
             counts[f"exit {hostile.last.code}"] += 1
             counts[f"fault {call.fault}"] += 1
-            counts[call.arguments[0] if call.arguments[0].isalpha() else "nonsense"] += 1
+            counts[call.arguments[0] if call.arguments[0] in COMMANDS else "nonsense"] += 1
             counts["own process"] += fresh
             if wrong:
                 n_wrong += 1

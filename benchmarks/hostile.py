@@ -47,12 +47,12 @@ def main() -> None:
         for number in range(options.calls):
             fresh = number % FRESH == 0
             call = hostile.killed_with_workers() if number % (2 * FRESH) == 0 else hostile.call()
-            call.fresh = fresh
+            call.fresh = fresh and call.fault != "user"  # who may not even start Python
             wrong = hostile.faults_of(call)
             counts[f"exit {hostile.last.code}"] += 1
             counts[f"fault {call.fault}"] += 1
             counts[call.arguments[0] if call.arguments[0] in COMMANDS else "nonsense"] += 1
-            counts["own process"] += fresh
+            counts["own process"] += call.fresh
             if wrong:
                 n_wrong += 1
                 print(f"{number}: {call}\n  " + "\n  ".join(wrong))

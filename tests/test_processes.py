@@ -31,7 +31,7 @@ EXPERIMENT = """
 
 
 @pytest.mark.parametrize("code", [SEARCH, EXPERIMENT], ids=["search", "experiment"])
-@pytest.mark.parametrize("seconds", [0.2, 3.0])
+@pytest.mark.parametrize("seconds", [0.2, pytest.param(3.0, marks=pytest.mark.slow)])
 def test_no_worker_outlives_a_killed_parent(code, seconds):
     value = uuid.uuid4().hex
     process = subprocess.Popen(
@@ -56,7 +56,8 @@ def test_no_worker_outlives_a_killed_parent(code, seconds):
     assert not left
 
 
-def test_a_run_that_leaves_a_process_behind_fails(tmp_path):
+@pytest.mark.parametrize("option", ["-n0", pytest.param("-n1", marks=pytest.mark.slow)])
+def test_a_run_that_leaves_a_process_behind_fails(tmp_path, option):
     """What tests/conftest.py checks at the end of a run, tried on a test that does so."""
     tests = os.path.dirname(__file__)
     (tmp_path / "conftest.py").write_text(
@@ -72,12 +73,11 @@ def test_a_run_that_leaves_a_process_behind_fails(tmp_path):
             subprocess.run(["sh", "-c", "sleep 20 > /dev/null 2>&1 & exit"], check=True)
     """)
     )
-    for options in (["-n0"], ["-n1"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(tmp_path)],
-            cwd=tmp_path, capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 1, done.stdout + done.stderr
-        assert "1 passed" in done.stdout
-        (line,) = [line for line in done.stdout.splitlines() if line.endswith(": sleep 20")]
-        os.kill(int(line.split(":")[0]), signal.SIGKILL)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", option, str(tmp_path)],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.endswith(": sleep 20")]
+    os.kill(int(line.split(":")[0]), signal.SIGKILL)

@@ -22,15 +22,17 @@ def test_a_new_file_and_one_that_is_replaced(tmp_path):
     assert os.listdir(tmp_path) == ["a"]
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), ValueError()]
-)
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "x"), KeyboardInterrupt(), ValueError()])
 def test_whatever_fails_the_old_file_stays(tmp_path, error):
+    def write():
+        with whole_file(path) as file:
+            file.write(b"new" * 10**6)
+            raise error
+
     path = tmp_path / "a"
     path.write_bytes(b"old")
-    with pytest.raises(type(error)), whole_file(path) as file:
-        file.write(b"new" * 10**6)
-        raise error
+    with pytest.raises(type(error)):
+        write()
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
 
@@ -95,11 +97,9 @@ def test_only_regular_files_are_written_to(tmp_path, monkeypatch):
     os.symlink("nowhere/file", "astray")
     before = {name: os.lstat(name).st_mode for name in os.listdir()}
     for name in [*before, "absent/file", "fifo/file", "/dev/null"]:
-        with pytest.raises(OSError, match=".") as caught:
-            write_whole(name, b"new")
-        assert str(caught.value)
-        with pytest.raises(OSError, match="."):
-            place_of(name)
+        for write in (place_of, write_whole):
+            with pytest.raises(OSError, match=r"folder|not a regular file|symbolic|directory"):
+                write(name)
     assert {name: os.lstat(name).st_mode for name in os.listdir()} == before
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 

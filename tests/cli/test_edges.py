@@ -1,5 +1,6 @@
 """Names, numbers and places at the edges of what the commands take."""
 
+import gzip
 import os
 import re
 
@@ -81,7 +82,7 @@ def test_findings_do_not_collide_with_columns(few_layers, names):
     assert (np.diff(found[own.score]) <= 0).all()
     assert row[0] == 7
     assert found[own.off][0].split(",")[0] == names[0]
-    first = re.search(r"^ +9 +7 +(\S+) +yes +(\S.*?\S) {2,}", screen, flags=re.M)
+    first = re.search(r"^ +9 +7 +(\S+) +yes +(.*?)  ", screen, flags=re.M)
     assert float(first[1]) == pytest.approx(found[own.score][0], rel=1e-2)
     assert first[2] == names[0]
 
@@ -234,10 +235,15 @@ def test_the_suffix_says_what_is_written(source, out):
     pd.testing.assert_frame_equal(
         dirty.loc[kept, ["a", "b", "y"]], frame.loc[kept, ["a", "b", "y"]]
     )
-    written = dirty["count"].astype(object)[kept]
-    assert [int(x) for x in written] == frame["count"][kept].tolist() or not (
-        dirty["count"].dtype.kind in "iu"
-    )
+    with_decimals = source == "t.csv" and not out.endswith(("parquet", "pq"))
+    if with_decimals:  # planted cells have some, and floats are what pandas reads then
+        with gzip.open(out, "rt") if out.endswith("gz") else open(out) as file:
+            cells = [re.split("[,\t]", line)[4] for line in file.read().splitlines()[1:]]
+    else:
+        cells = dirty["count"].tolist()
+    assert [int(x) for x, keep in zip(cells, kept, strict=True) if keep] == frame["count"][
+        kept
+    ].tolist()
 
 
 def test_what_cannot_be_written_is_refused():

@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -431,3 +432,29 @@ def test_an_index_of_a_parquet_file_holds_ids(few_layers):
     screen = call("outliers", "plain.parquet", "--targets", "y", *QUICK).stdout
     assert " row " in screen
     assert " ids " not in screen
+
+
+# -- promises --------------------------------------------------------------------------------------
+
+
+def test_no_command_opens_a_connection(few_layers, model, monkeypatch):
+    def connect(*_):
+        raise AssertionError("a connection")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    monkeypatch.setattr("socket.getaddrinfo", connect)
+    call("fit", "t.csv", "--targets", "y", *QUICK, "--model", "n.gorelm", "--report", "n.html")
+    call("outliers", "t.csv", "--targets", "y", *QUICK)
+    call("inspect", "m.gorelm")
+    call("predict", "m.gorelm", "t.csv", "--out", "p.csv")
+    call("contaminate", "t.csv", "--targets", "y", "--ratio", 0.2, "--out", "d.csv")
+    call("datasets", "list")
+
+
+def test_every_promise_names_tests_that_exist():
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "guide" / "promises.rst").read_text(encoding="utf-8")
+    named = re.findall(r"``(tests/[\w/]+\.py)(?:::(\w+))?``", text)
+    assert len(named) >= 20
+    for file, name in named:
+        assert f"def {name}" in (root / file).read_text(encoding="utf-8"), (file, name)

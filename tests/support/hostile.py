@@ -46,7 +46,7 @@ NAMES = [
 ]  # fmt: skip
 ONLY_IN_PARQUET = ["new\nline", "tab\there", "cr\rhere"]
 # Of experiments and their reports, which root may also write into a read-only folder.
-FOLDERS = (b"results", b"page", b"broken", b"read-only/r", b"read-only/p")
+FOLDERS = (b"results", b"page", b"broken", b"read-only/r", b"read-only/p", b"\x1b[31m/")
 COMMANDS = [
     "fit", "outliers", "predict", "inspect", "export", "contaminate",
     "datasets", "experiment", "status", "report", "nonsense",
@@ -502,7 +502,7 @@ class Hostile:
                     yield f"permissions changed: {name!r}"
                 yield from self._half(name)
         for name in after.keys() - before.keys():
-            if name.startswith((*FOLDERS, b"\x1b[31m")):
+            if name.startswith(FOLDERS) or name == b"\x1b[31m":
                 continue
             if name.endswith(b".part"):
                 if not killed:

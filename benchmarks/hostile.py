@@ -27,7 +27,7 @@ from collections import Counter  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.hostile import Hostile  # noqa: E402
+from support.hostile import COMMANDS, Hostile  # noqa: E402
 
 FRESH = 20  # one in so many calls is a process of its own, and every second of these is killed
 
@@ -47,12 +47,12 @@ def main() -> None:
         for number in range(options.calls):
             fresh = number % FRESH == 0
             call = hostile.killed_with_workers() if number % (2 * FRESH) == 0 else hostile.call()
-            call.fresh = fresh
+            call.fresh = fresh and call.fault != "user"  # who may not even start Python
             wrong = hostile.faults_of(call)
             counts[f"exit {hostile.last.code}"] += 1
             counts[f"fault {call.fault}"] += 1
-            counts[call.arguments[0] if call.arguments[0].isalpha() else "nonsense"] += 1
-            counts["own process"] += fresh
+            counts[call.arguments[0] if call.arguments[0] in COMMANDS else "nonsense"] += 1
+            counts["own process"] += call.fresh
             if wrong:
                 n_wrong += 1
                 print(f"{number}: {call}\n  " + "\n  ".join(wrong))

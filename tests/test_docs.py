@@ -75,6 +75,8 @@ def test_code_runs(page, tmp_path, monkeypatch):
             run_commands(code)
         else:
             assert language == "text", f"{page}:{line}: {language}"
+    if "client" in names:  # of a cluster, whose processes would outlive the test
+        names["client"].shutdown()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())

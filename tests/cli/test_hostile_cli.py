@@ -42,5 +42,5 @@ def test_every_command_under_every_fault(hostile, command, fault):
 def test_many_hostile_calls(hostile, command):
     for number in range(40):
         call = hostile.call(command)
-        call.fresh = number % 10 == 0
+        call.fresh = number % 10 == 0 and call.fault != "user"  # who may not even start Python
         assert not hostile.faults_of(call), str(call)

@@ -45,10 +45,13 @@ NAMES = [
     "__class__", "frame", "=1+1", "@data", "%",
 ]  # fmt: skip
 ONLY_IN_PARQUET = ["new\nline", "tab\there", "cr\rhere"]
+# Of experiments and their reports, which root may also write into a read-only folder.
+FOLDERS = (b"results", b"page", b"broken", b"read-only/r", b"read-only/p", b"\x1b[31m/")
 COMMANDS = [
     "fit", "outliers", "predict", "inspect", "export", "contaminate",
     "datasets", "experiment", "status", "report", "nonsense",
 ]  # fmt: skip
+TABLES = (".csv", ".tsv", ".csv.gz", ".parquet")
 FAULTS = ["none", "full", "killed", "user"]
 
 
@@ -278,7 +281,7 @@ class Hostile:
         (self.folder / "data" / "slump.arff").write_text("\n".join(lines))
         (self.folder / "broken").mkdir()
         (self.folder / "broken" / "records.sqlite").write_bytes(b"no database" * 100)
-        return ["e.toml", "bad.toml", "papr", "\x1b[31m"]
+        return ["e.toml"] * 5 + ["bad.toml", "papr", "\x1b[31m"]
 
     def _places(self):
         """Make what a result could be written over, and return the names."""
@@ -342,44 +345,50 @@ class Hostile:
     def _one(self, options):
         return str(options[self.rng.integers(len(options))])
 
+    def _place(self, *endings):
+        """Draw where a result goes: mostly a place with the right ending, odd or not."""
+        right = [p for p in self.places if p.endswith(endings) and "\x1b" not in p]
+        plain = [p for p in right if p.startswith(("new.", "old.", "link-"))]
+        return self._one([plain, right, self.places][self.rng.choice(3, p=[0.5, 0.3, 0.2])])
+
     def _data(self):
         whole = [name for name, frame in self.tables.items() if frame is not None]
-        name = self._one(whole if self.rng.random() < 0.75 else [*self.tables, *self.places])
+        name = self._one(whole if self.rng.random() < 0.85 else [*self.tables, *self.places])
         return name if name != "--help3.csv" else f"./{name}"
 
     def _targets(self, data):
         frame = self.tables.get(data.removeprefix("./"))
-        how = self.rng.integers(6)
+        how = self.rng.integers(10)
         if frame is None or how == 0:
             return self._one([*NAMES, "1", "2", "99", "0", "", ",", "\x1b[31m", "\u0662"])
-        if how == 1:
+        if how <= 2:
             return "2"
-        names = list(frame.columns[3:] if how < 5 else frame.columns[[1, 4]])
+        names = list(frame.columns[3:] if how < 9 else frame.columns[[1, 4]])
         return ",".join('"' + name.replace('"', '""') + '"' for name in names)
 
     def _fit(self):
         data = self._data()
         words = ["fit", data, f"--targets={self._targets(data)}", "--nodes", "3"]
         if self.rng.random() < 0.7:
-            words.append(f"--model={self._one(self.places)}")
+            words.append(f"--model={self._place('.gorelm')}")
         if self.rng.random() < 0.15:
-            words.append(f"--report={self._one([p for p in self.places if 'htm' in p])}")
+            words.append(f"--report={self._place('.html')}")
         return words
 
     def _outliers(self):
         data = self._data()
         words = ["outliers", data, f"--targets={self._targets(data)}", "--nodes", "3"]
         if self.rng.random() < 0.8:
-            words.append(f"--out={self._one(self.places)}")
+            words.append(f"--out={self._place(*TABLES)}")
         return words
 
     def _model(self):
-        return self._one([*list(self.models)[:3] * 3, *self.models, *self.places])
+        return self._one([*list(self.models)[:3] * 20, *self.models, *self.places])
 
     def _predict(self):
         model = self._model()
         data = self.models.get(model) or self._data()
-        words = ["predict", "--out", self._one(self.places)]
+        words = ["predict", "--out", self._place(*TABLES)]
         if self.rng.random() < 0.3:
             words.append(f"--keep={self._targets(data)}")
         return [*words, "--", model, data]
@@ -388,13 +397,13 @@ class Hostile:
         return ["inspect", "--", self._model()]
 
     def _export(self):
-        return ["export", "--onnx", self._one(self.places), "--", self._model()]
+        return ["export", "--onnx", self._place(".onnx"), "--", self._model()]
 
     def _contaminate(self):
         data = self._data()
-        out = data if self.rng.random() < 0.1 else self._one(self.places)
-        ratio = self._one(["0.2", "0.5", "0", "1", "-1", "nan", "x"])
-        kind = self._one(["rows", "cells", "one-sided", "heavy-tailed", "\x1b[31m"])
+        out = data if self.rng.random() < 0.1 else self._place(*TABLES)
+        ratio = self._one(["0.2", "0.2", "0.5", "0.5", "0", "1", "-1", "nan", "x"])
+        kind = self._one(["rows", "cells", "one-sided", "heavy-tailed", "rows", "\x1b[31m"])
         return [
             "contaminate", f"--targets={self._targets(data)}", "--ratio", ratio, "--kind", kind,
             "--out", out, "--", data,
@@ -408,15 +417,21 @@ class Hostile:
         )
 
     def _experiment(self):
-        out = self._one(["results", "old.csv", "fifo.csv", "read-only/r", "broken", "\x1b[31m"])
+        out = self._one(
+            ["results"] * 6 + ["old.csv", "fifo.csv", "read-only/r", "broken", "\x1b[31m"]
+        )
         return ["experiment", "run", self._one(self.experiments), "--out", out, "--jobs", "1"]
 
     def _status(self):
-        return ["experiment", "status", self._one(["results", "broken", "data", "old.csv", "\x1b"])]
+        return [
+            "experiment",
+            "status",
+            self._one(["results"] * 4 + ["broken", "data", "old.csv", "\x1b"]),
+        ]
 
     def _report(self):
-        folder = self._one(["results", "broken", "data", "\x1b[31m"])
-        out = self._one(["page", "old.csv", "read-only/p", "fifo.csv"])
+        folder = self._one(["results"] * 4 + ["broken", "data", "\x1b[31m"])
+        out = self._one(["page"] * 4 + ["old.csv", "read-only/p", "fifo.csv"])
         return ["report", folder, "--out", out, "--title", self._one(NAMES)]
 
     def _nonsense(self):
@@ -471,7 +486,7 @@ class Hostile:
         done = result.code == 0
         killed = result.code == -signal.SIGKILL
         for name, (kind, content, mode) in before.items():
-            if b"records.sqlite" in name or name.startswith((b"results", b"page", b"broken")):
+            if name.startswith(FOLDERS):
                 continue  # a database keeps itself whole; tests/experiments has its own trial
             now = after.get(name)
             if now is None:
@@ -487,7 +502,7 @@ class Hostile:
                     yield f"permissions changed: {name!r}"
                 yield from self._half(name)
         for name in after.keys() - before.keys():
-            if name.startswith((b"results", b"page", b"broken", b"\x1b[31m")):
+            if name.startswith(FOLDERS) or name == b"\x1b[31m":
                 continue
             if name.endswith(b".part"):
                 if not killed:

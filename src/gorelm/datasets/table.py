@@ -8,6 +8,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -345,33 +346,39 @@ def _parse(
     as_text: bool = False,
 ) -> pandas.DataFrame:
     pandas = import_pandas("Reading CSV files")
+    read = partial(
+        pandas.read_csv,
+        path,
+        sep=separator,
+        header=0,
+        names=header,
+        index_col=False,
+        skipinitialspace=True,
+        decimal=decimal,
+        low_memory=False,  # types by whole columns, not by chunks
+        encoding=encoding,
+    )
     try:
         with warnings.catch_warnings():
             # rows longer than the header would be cut, or shift the columns, with only a warning
             warnings.simplefilter("error", pandas.errors.ParserWarning)
-            frame = pandas.read_csv(
-                path,
-                sep=separator,
-                header=0,
-                names=header,
-                index_col=False,
-                na_values=["?"],
-                na_filter=not as_text,
-                skipinitialspace=True,
-                decimal=decimal,
-                low_memory=False,  # types by whole columns, not by chunks
-                encoding=encoding,
-                dtype=str if as_text else dict.fromkeys(words, str),
-                converters={"": str} if not header[0] else None,  # an id NA is not missing
-            )
+            if as_text:
+                frame = read(dtype=str, na_filter=False)
+            else:
+                frame = read(dtype=dict.fromkeys(words, str), na_values=["?"])
+            if not header[0]:
+                del frame[""]
+                ids = read(dtype=str, na_filter=False, usecols=[""])[""]  # NA is an id like others
+                frame.index = pandas.Index(ids if as_text else _typed(ids), name=None)
     except (pandas.errors.ParserError, pandas.errors.ParserWarning, ValueError, EOFError) as error:
         raise ValueError(f"{path} is not a readable CSV file: {error}") from error
-    if not header[0]:
-        ids = frame.pop("")
-        numbers = pandas.to_numeric(ids, errors="coerce")
-        same = not as_text and (numbers.astype(str) == ids).all()  # no 007, no 1.50
-        frame.index = pandas.Index(numbers if same else ids, name=None)
     return frame
+
+
+def _typed(ids: pandas.Series) -> pandas.Series:
+    """Return ids as numbers if they are written as numbers are: not 007, not 1.50."""
+    numbers = import_pandas("Reading CSV files").to_numeric(ids, errors="coerce")
+    return numbers if (numbers.astype(str) == ids).all() else ids
 
 
 def _sniff(path: Path) -> tuple[list[str], str, str]:

@@ -36,8 +36,8 @@ difference = np.abs(online.predict(X_test) - at_once.predict(X_test)).max()
 print(f"largest difference between the two: {difference:.0e}")
 
 # %%
-# The loss of OS-ELM is squared. Remove outliers from a chunk first, or keep the rows and use a robust
-# method.
+# The loss of OS-ELM is squared. Remove outliers from a chunk first, or keep the rows and use a
+# robust method.
 
 fig, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
 ax.plot(seen, errors, "o-", markersize=3, color="#0072b2")

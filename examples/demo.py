@@ -1,10 +1,10 @@
-"""Train on data with 30 % corrupted rows, compare methods, name the corrupted rows.
+"""Train on data with 30 % corrupted rows, compare methods, flag the corrupted rows.
 
     python examples/demo.py [--out out/demo.png] [--kind rows] [--ratio 0.3] [--seed 0]
 
-Every method gets the same contaminated training rows and chooses its one parameter on them, by
-five-fold cross-validation with a robust score (the mean row norm of the validation error). Errors
-are measured on clean rows that no method has seen.
+Every method is fitted to the same contaminated training rows and chooses its parameter on them, by
+five-fold cross-validation with an outlier-resistant score (the mean row norm of the validation
+error). Errors are measured on clean test rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
     train = make_multitarget(
         N_TRAIN, outlier_ratio=args.ratio, outlier_kind=args.kind, random_state=args.seed
     )
-    # The same function at rows beyond the training rows, without noise and outliers.
+    # The same function on other rows, without noise and outliers.
     everything = make_multitarget(N_TRAIN + N_TEST, outlier_ratio=0.0, random_state=args.seed)
     X_test, T_test = everything.X[N_TRAIN:], everything.T_clean[N_TRAIN:]
 
@@ -152,5 +152,5 @@ def draw(out, errors, fitted, robust, train, X_test, T_test) -> None:
 
 
 if __name__ == "__main__":
-    with threadpool_limits(1):  # matrices this small only wait for a second BLAS thread
+    with threadpool_limits(1):  # the matrices are too small for a second BLAS thread
         main()

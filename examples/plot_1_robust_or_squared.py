@@ -1,9 +1,9 @@
 """
-What wrong rows do to a model
-=============================
+Squared and robust loss
+=======================
 
 One input, two targets, and 30 % of the rows wrong in both targets. The same network is fitted
-twice: with squared errors (R-ELM), and with errors that count by the norm of their row (GOR-ELM).
+twice: with the squared loss (R-ELM), and with the norm of each row of errors as loss (GOR-ELM).
 """
 
 import matplotlib.pyplot as plt
@@ -19,7 +19,7 @@ wrong = rng.random(200) < 0.3
 dirty[wrong] += rng.uniform(1.5, 4, size=(wrong.sum(), 2))
 
 # %%
-# Both models have 100 hidden nodes, drawn from the same seed. They differ in the loss alone.
+# Both models have 100 hidden nodes, drawn from the same seed. They differ only in the loss.
 
 network = {"n_hidden": 100, "weight_scale": 5.0, "random_state": 0}
 squared = RELMRegressor(C=10.0, **network).fit(x[:, None], dirty)
@@ -30,12 +30,12 @@ for name, model in (("R-ELM", squared), ("GOR-ELM", robust)):
     print(f"{name:8} mean distance from the clean function: {error:.3f}")
 
 # %%
-# A squared error pulls with a force that grows with the error. The pull of a row's norm is the same
-# for a row that is off by 1 and for one that is off by 100.
+# The gradient of a squared error grows with the error. The gradient of the norm of a row has the
+# same size for an error of 1 and for an error of 100.
 
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharex=True)
 for j, ax in enumerate(axes):
-    ax.scatter(x[~wrong], dirty[~wrong, j], s=8, color="0.6", label="right row")
+    ax.scatter(x[~wrong], dirty[~wrong, j], s=8, color="0.6", label="correct row")
     ax.scatter(x[wrong], dirty[wrong, j], s=12, color="#d55e00", marker="^", label="wrong row")
     ax.plot(x, clean[:, j], color="black", linewidth=1, linestyle="--", label="clean function")
     ax.plot(x, squared.predict(x[:, None])[:, j], color="#0072b2", label="R-ELM (squared)")

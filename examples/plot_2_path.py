@@ -2,9 +2,9 @@
 Choosing the penalty
 ====================
 
-A penalty that is too small follows the noise, one that is too large flattens the model. Which is
-best must be found on rows that may be wrong themselves: so the score of a validation row is the
-norm of its error, not the square.
+With a penalty that is too small the model follows the noise; with one that is too large it is too
+smooth. Cross-validation chooses the penalty on rows that may be wrong, so the error of a validation
+row is measured by its norm, not by its square.
 """
 
 import matplotlib.pyplot as plt
@@ -19,17 +19,17 @@ model = GORELMRegressorCV(n_hidden=100, n_lams=21, random_state=0).fit(data.X, d
 print(f"chosen: lam = {model.lam_:.3g}")
 
 # %%
-# The one-standard-error rule takes the largest penalty whose score is within one standard error of
-# the best: a smoother model.
+# The one-standard-error rule selects the largest penalty whose score is within one standard error
+# of the best. The model is smoother.
 
 careful = GORELMRegressorCV(n_hidden=100, n_lams=21, one_standard_error=True, random_state=0)
 careful.fit(data.X, data.T)
 print(f"one standard error: lam = {careful.lam_:.3g}")
 
 # %%
-# The search never saw a clean target. This is what the two choices are worth on clean rows. With
-# many wrong rows among the validation rows the standard error is large, and the rule goes far: use
-# it where a smooth or a small model is worth some error.
+# The search used contaminated rows only. The errors of the two models on clean test rows follow.
+# With many outliers among the validation rows the standard error is large, and the rule selects a
+# much larger penalty: use it if a smooth or small model is worth a larger error.
 
 test = make_multitarget(600, outlier_ratio=0.0, random_state=0)
 X_test, T_test = test.X[300:], test.T_clean[300:]
@@ -37,7 +37,7 @@ for name, fitted in (("best score", model), ("one standard error", careful)):
     print(f"{name:20} aRRMSE {arrmse(T_test, fitted.predict(X_test)):.3f}")
 
 # %%
-# The whole path of 21 penalties is solved as one batch in every fold.
+# In every fold all 21 penalties are solved as one batch.
 
 results = model.cv_results_
 lams, score = results["param_lam"], -results["mean_test_score"]

@@ -1,9 +1,9 @@
 """
-Finding the rows to check
-=========================
+Finding outliers
+================
 
-A fitted model says how far every training row is from what the others imply. Two ways to judge: by
-the model that saw the row, and by models that did not.
+A fitted model has an outlier score for every training row. The score comes either from the model
+fitted to the row, or from models that were not fitted to it (out of fold).
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ search = GORELMRegressorCV(n_hidden=100, n_lams=11, random_state=0).fit(data.X, 
 robust = RobustELMRegressor(n_hidden=100, random_state=0).fit(data.X, data.T)
 
 flags = {
-    "GOR-ELM, rows seen": search.outlier_mask_,
+    "GOR-ELM, training rows": search.outlier_mask_,
     "GOR-ELM, out of fold": search.cv_outlier_mask_,
     "RobustELM, out of fold": robust.outlier_mask_,
 }
@@ -27,14 +27,14 @@ for name, mask in flags.items():
     print(f"{name:24} {mask.sum():3} flagged, precision {precision:.2f}, recall {recall:.2f}")
 
 # %%
-# ``outlier_scores_`` order the rows: start checking at the top.
+# ``outlier_scores_`` sort the rows: check the largest scores first.
 
 worst = np.argsort(-robust.outlier_scores_)[:5]
 print("check first:", worst, "planted:", data.planted[worst])
 
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 shown = (
-    ("GOR-ELM, rows seen", search.outlier_scores_, search.outlier_threshold_),
+    ("GOR-ELM, training rows", search.outlier_scores_, search.outlier_threshold_),
     ("RobustELM, out of fold", robust.outlier_scores_, robust.outlier_threshold_),
 )
 index = np.arange(len(data.planted))

@@ -1,9 +1,9 @@
 """
-Growing a network until it is large enough
-==========================================
+Growing a network
+=================
 
-How many hidden nodes does a problem need? Let the network grow and stop when rows it has not seen
-no longer gain. Every size is solved from where the last one stood, and certified.
+How many hidden nodes does a problem need? The network grows until the error on validation rows no
+longer decreases. Every size has a warm start from the last one, and a duality gap.
 """
 
 import matplotlib.pyplot as plt
@@ -28,22 +28,22 @@ model.fit(data.X, data.T)
 print(f"stopped by {model.stopped_by_} at {model.hidden_.n_nodes} nodes")
 
 # %%
-# ``growth_`` has a record for every size.
+# ``growth_`` contains a record for every size.
 
 for record in model.growth_[::3]:
     print(
-        f"{record['n_hidden']:4.0f} nodes: error {record['error']:.3f}, on rows not seen "
+        f"{record['n_hidden']:4.0f} nodes: error {record['error']:.3f}, validation error "
         f"{record['validation_error']:.3f}, gap {record['dual_gap']:.1e}"
     )
 
 # %%
-# A fitted model can grow by hand, too.
+# ``grow`` adds nodes to a fitted model.
 
 model.grow(30)
 print(f"now {model.hidden_.n_nodes} nodes")
 
 # %%
-# The picture leaves the step by hand out: it has no validation error.
+# The figure omits this last step, which has no validation error.
 
 GrowthDisplay(model.growth_[:-1]).plot()
 plt.show()

@@ -1,9 +1,9 @@
 """
-Rows that keep coming
-=====================
+Rows in chunks
+==============
 
-OS-ELM absorbs rows in chunks of any size and keeps none of them. After every chunk the model is the
-ridge of all rows so far, to rounding.
+OS-ELM is fitted to rows in chunks of any size and does not store them. After every chunk the model
+equals, up to rounding, the ridge regression on all rows so far.
 """
 
 import matplotlib.pyplot as plt
@@ -24,8 +24,8 @@ for rows in np.array_split(np.arange(2000), 20):
     errors.append(arrmse(T_test, model.predict(X_test)))
 
 # %%
-# The same rows at once, on the same scales: scalings come from the first chunk, so both models get
-# data that are scaled already.
+# The same rows in one call. The first chunk determines the scalings, so scaling is switched off in
+# both models.
 
 unscaled = {"C": 10, "n_hidden": 200, "input_scaling": None, "target_scaling": None}
 online = OSELMRegressor(**unscaled, random_state=0)
@@ -36,12 +36,12 @@ difference = np.abs(online.predict(X_test) - at_once.predict(X_test)).max()
 print(f"largest difference between the two: {difference:.0e}")
 
 # %%
-# OS-ELM has squared errors. Clean a chunk before it comes, or keep the rows and use a robust
-# method.
+# The loss of OS-ELM is squared. Remove outliers from a chunk first, or keep the rows and use a
+# robust method.
 
 fig, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
 ax.plot(seen, errors, "o-", markersize=3, color="#0072b2")
 ax.set_xlabel("rows seen")
-ax.set_ylabel("aRRMSE on rows to come")
+ax.set_ylabel("aRRMSE on test rows")
 ax.set_ylim(bottom=0)
 plt.show()

@@ -1,8 +1,8 @@
 """
-Looking at a fit
-================
+Displays
+========
 
-The displays of :mod:`gorelm.diagnostics`, on one search.
+The displays of :mod:`gorelm.diagnostics`, for one cross-validated fit.
 """
 
 import matplotlib.pyplot as plt
@@ -20,25 +20,25 @@ data = make_multitarget(400, outlier_ratio=0.2, random_state=0)
 model = GORELMRegressorCV(n_hidden=100, n_lams=15, random_state=0).fit(data.X, data.T)
 
 # %%
-# Which rows to distrust: the numbers beside the worst are those of the rows.
+# Outlier scores. The largest are labelled with their row numbers.
 
 OutlierDisplay.from_estimator(model)
 plt.show()
 
 # %%
-# Predictions against observations. Flagged rows lie off the diagonal.
+# Predictions against observations. Flagged rows are far from the diagonal.
 
 PredictedObservedDisplay.from_estimator(model, data.X, data.T)
 plt.show()
 
 # %%
-# What the search found for every penalty.
+# Results of the cross-validation for every penalty.
 
 PathDisplay.from_estimator(model)
 plt.show()
 
 # %%
-# How the last fit came to its end: the duality gap is a proven bound.
+# Duality gap, residuals and penalties of the last fit.
 
 ConvergenceDisplay.from_estimator(model)
 plt.show()

@@ -99,6 +99,23 @@ def test_the_reference_is_complete():
                 )
 
 
+def test_the_maths_names_files_that_have_its_formulas():
+    text = (DOCS / "maths.rst").read_text(encoding="utf-8")
+    table = text.split(".. _maths-files:")[1].split("References\n---")[0]
+    rows = [re.split(r"\n     - ", row) for row in table.split("\n   * - ")[2:]]
+    assert len(rows) > 20
+    for formula, files, names in rows:
+        code = "".join(
+            (ROOT / "src" / "gorelm" / file).read_text(encoding="utf-8")
+            for file in re.findall(r"``([\w/]+\.py)``", files)
+        )
+        for name in re.findall(r"``([\w.]+)``", names):
+            last = name.split(".")[-1]
+            assert re.search(rf"^\s*(class|def) {last}\b|^{last}\b", code, flags=re.M), (
+                f"docs/maths.rst: {formula}: {name}"
+            )
+
+
 def commands_of(code):
     for command in code.replace("\\\n", " ").splitlines():
         if words := shlex.split(command, comments=True):

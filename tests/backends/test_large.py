@@ -174,40 +174,52 @@ def test_the_default_budget_is_half_of_the_memory():
 # -- devices -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def torch():
-    return pytest.importorskip("torch", reason="PyTorch is not installed")
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request):
+    """The name of a device of PyTorch that is there."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return request.param
+
+
+@pytest.fixture
+def there(device):
+    """Return a function that copies an array to the device."""
+    import torch
+
+    return lambda values: torch.tensor(values, device=device)
 
 
 @models
 @pytest.mark.parametrize("weighted", [False, True])
-def test_tensors_give_the_model_of_arrays(torch, data, weights, name, weighted):
+def test_tensors_give_the_model_of_arrays(there, data, weights, name, weighted):
     w = weights if weighted else None
     # A device is checked more rarely at first, and may go a few iterations further.
     expected = fresh(name, tol=1e-6).fit(data.X, data.T, w)
-    X, T = torch.tensor(data.X), torch.tensor(data.T)
-    found = fresh(name, tol=1e-6).fit(X, T, None if w is None else torch.tensor(w))
+    X, T = there(data.X), there(data.T)
+    found = fresh(name, tol=1e-6).fit(X, T, None if w is None else there(w))
     assert_same_model(found, expected, data.X, digits=1e-4)
     predicted = found.predict(X)
-    assert isinstance(predicted, torch.Tensor)
-    np.testing.assert_allclose(predicted.numpy(), found.predict(data.X), atol=1e-10)
+    assert predicted.device == X.device
+    np.testing.assert_allclose(predicted.cpu().numpy(), found.predict(data.X), atol=1e-10)
 
 
-def test_arrays_on_a_named_device(torch, data):
+def test_arrays_on_a_named_device(device, data):
     expected = fresh("GOR-ELM", tol=1e-6).fit(data.X, data.T)
-    found = fresh("GOR-ELM", tol=1e-6, device="cpu").fit(data.X, data.T)
+    found = fresh("GOR-ELM", tol=1e-6, device=device).fit(data.X, data.T)
     assert_same_model(found, expected, data.X, digits=1e-4)
     assert isinstance(found.predict(data.X), np.ndarray)
 
 
-def test_a_device_with_unknown_cells_one_target_and_float32(torch, data):
+def test_a_device_with_unknown_cells_one_target_and_float32(there, data):
     T = holes(data.T)
     ignore = {"missing_targets": "ignore", "tol": 1e-6}
     expected = fresh("GOR-ELM", **ignore).fit(data.X, T)
-    found = fresh("GOR-ELM", **ignore).fit(torch.tensor(data.X), torch.tensor(T))
+    found = fresh("GOR-ELM", **ignore).fit(there(data.X), there(T))
     assert_same_model(found, expected, data.X, digits=1e-4)
-    single = fresh("GOR-ELM").fit(torch.tensor(data.X).float(), torch.tensor(data.T[:, 0]))
-    assert single.predict(torch.tensor(data.X).float()).shape == (N_ROWS,)
+    single = fresh("GOR-ELM").fit(there(data.X).float(), there(data.T[:, 0]))
+    assert single.predict(there(data.X).float()).shape == (N_ROWS,)
     expected = fresh("GOR-ELM").fit(data.X, data.T[:, 0])
     assert_same_model(single, expected, data.X, digits=2e-2)
 
@@ -216,17 +228,18 @@ def test_a_device_with_unknown_cells_one_target_and_float32(torch, data):
     "activation",
     ["sigmoid", "tanh", "relu", "leaky_relu", "softplus", "hardlim", "sine", "cosine"],
 )
-def test_layers_on_a_device(torch, activation):
+def test_layers_on_a_device(there, activation):
     from gorelm._features.layer import HiddenLayer
     from gorelm.backends.torch.rows import hidden_outputs
 
     X = np.random.default_rng(0).uniform(-30, 30, (50, 4))
     layer = HiddenLayer.draw(20, 4, activation=activation, direct_link=True, random_state=0)
-    found = hidden_outputs(layer, torch.tensor(X)).numpy()
+    found = hidden_outputs(layer, there(X)).cpu().numpy()
     np.testing.assert_allclose(found, layer.transform(X), atol=1e-12)
 
 
-def test_every_additive_activation_has_a_device_version(torch):
+def test_every_additive_activation_has_a_device_version():
+    pytest.importorskip("torch", reason="PyTorch is not installed")
     from gorelm._features.activations import ACTIVATIONS
     from gorelm.backends.torch import rows as module
 
@@ -234,8 +247,8 @@ def test_every_additive_activation_has_a_device_version(torch):
     assert set(module.ACTIVATIONS) == additive
 
 
-def test_devices_refuse_what_they_cannot_do(torch, data):
-    X, T = torch.tensor(data.X), torch.tensor(data.T)
+def test_devices_refuse_what_they_cannot_do(there, device, data):
+    X, T = there(data.X), there(data.T)
     model = fresh("GOR-ELM").fit(X, T)
     before = model.coef_
     with pytest.raises(ValueError, match="not available on a device"):
@@ -248,46 +261,45 @@ def test_devices_refuse_what_they_cannot_do(torch, data):
     with pytest.raises(ValueError, match="y has NaN"):
         model.fit(X, broken)
     with pytest.raises(ValueError, match="sample_weight"):
-        model.fit(X, T, -torch.ones(N_ROWS))
+        model.fit(X, T, there(-np.ones(N_ROWS)))
     with pytest.raises(ValueError, match="fitted with"):
         model.predict(X[:, 1:])
     with pytest.raises(ValueError, match="not available"):
         model.set_params(device="cuda:99").fit(X, T)
     with pytest.raises(TypeError, match="sparse"):
-        model.set_params(device="cpu").fit(sparse.csr_array(data.X), data.T)
+        model.set_params(device=device).fit(sparse.csr_array(data.X), data.T)
     assert model.coef_ is before
 
 
 @pytest.mark.parametrize("loss", ["l21", "l1", "squared"])
-def test_a_path_on_a_device(torch, loss):
+def test_a_path_on_a_device(there, loss):
     rng = np.random.default_rng(0)
     H, T, w = rng.random((90, 12)), rng.standard_normal((90, 2)), rng.uniform(0.5, 2, 90)
     options = {"l1_ratios": [0.0, 0.5], "n_lams": 5, "eps": 1e-2, "loss": loss, "sample_weight": w}
     expected = gorelm_path(H, T, tol=1e-5, **options)
-    found = gorelm_path(torch.tensor(H), torch.tensor(T), tol=1e-5, **options)
+    found = gorelm_path(there(H), there(T), tol=1e-5, **options)
     np.testing.assert_allclose(found.lams, expected.lams, rtol=1e-12)
     np.testing.assert_allclose(found.objective, expected.objective, rtol=2e-5)
     assert found.converged.all()
     with pytest.raises(ValueError, match="finite"):
-        gorelm_path(torch.tensor(H) / 0, torch.tensor(T))
+        gorelm_path(there(H) / 0, there(T))
 
 
 # -- what float32 and other owners of rows must not change ---------------------------------------
 
 
 @pytest.mark.parametrize("value", [1e7, 1e25, 1e45])
-@pytest.mark.parametrize("kind", ["streamed", "float32", "float32 on a device"])
+@pytest.mark.parametrize("kind", ["streamed", "float32", "float32 on cpu", "float32 on cuda"])
 def test_far_rows_do_not_bend_a_fit_in_float32(data, kind, value):
-    if kind.endswith("device"):
-        pytest.importorskip("torch", reason="PyTorch is not installed")
+    device = kind.removeprefix("float32 on ")
+    if device != kind:
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        if device == "cuda" and not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
     X, T = data.X[:400], data.T[:400].copy()
     T[:20] = value
     expected = fresh("GOR-ELM").fit(X, T)
-    params = {
-        "streamed": {"memory_budget": 1.0},
-        "float32": {},
-        "float32 on a device": {"device": "cpu"},
-    }[kind]
+    params = {"streamed": {"memory_budget": 1.0}, "float32": {}}.get(kind, {"device": device})
     found = fresh("GOR-ELM", **params).fit(X if params.get("memory_budget") else X.astype("f4"), T)
     assert found.converged_
     size = np.abs(expected.predict(X)).max()
@@ -319,18 +331,18 @@ def test_a_reader_may_use_its_buffer_again(data):
     np.testing.assert_array_equal(found.coef_, expected.coef_)
 
 
-def test_targets_beside_tensors_keep_their_digits(torch, data):
-    X, y = torch.tensor(data.X).float(), 1e8 + data.T[:, 0]
-    expected = fresh("GOR-ELM").fit(X, torch.tensor(y))
+def test_targets_beside_tensors_keep_their_digits(there, data):
+    X, y = there(data.X).float(), 1e8 + data.T[:, 0]
+    expected = fresh("GOR-ELM").fit(X, there(y))
     np.testing.assert_array_equal(fresh("GOR-ELM").fit(X, y).coef_, expected.coef_)
 
 
-def test_devices_say_what_is_wrong(torch, data):
-    X, T = torch.tensor(data.X), torch.tensor(data.T)
+def test_devices_say_what_is_wrong(there, device, data):
+    X, T = there(data.X), there(data.T)
     with pytest.raises(ValueError, match="leave out device"):
-        fresh("R-ELM", fit_intercept=True, device="cpu").fit(data.X, data.T)
+        fresh("R-ELM", fit_intercept=True, device=device).fit(data.X, data.T)
     with pytest.raises(TypeError, match="rows in blocks"):
-        fresh("GOR-ELM", device="cpu").fit(RowBlocks.from_array(data.X), data.T)
+        fresh("GOR-ELM", device=device).fit(RowBlocks.from_array(data.X), data.T)
     with pytest.raises(ValueError, match="y is None"):
         fresh("GOR-ELM").fit(X, None)
     for y in (T[:, :, None], T[0, 0]):
@@ -342,23 +354,23 @@ def test_devices_say_what_is_wrong(torch, data):
 
 
 @pytest.mark.filterwarnings("error")
-def test_devices_take_read_only_arrays_and_tensors_with_gradients(torch, data):
-    expected = fresh("GOR-ELM", device="cpu").fit(data.X, data.T)
+def test_devices_take_read_only_arrays_and_tensors_with_gradients(there, device, data):
+    expected = fresh("GOR-ELM", device=device).fit(data.X, data.T)
     X, T = data.X.copy(), data.T.copy()
     X.flags.writeable = T.flags.writeable = False
-    np.testing.assert_array_equal(fresh("GOR-ELM", device="cpu").fit(X, T).coef_, expected.coef_)
-    X, T = torch.tensor(data.X, requires_grad=True), torch.tensor(data.T, requires_grad=True)
+    np.testing.assert_array_equal(fresh("GOR-ELM", device=device).fit(X, T).coef_, expected.coef_)
+    X, T = there(data.X).requires_grad_(), there(data.T).requires_grad_()
     found = fresh("GOR-ELM").fit(X, T)
     np.testing.assert_array_equal(found.coef_, expected.coef_)
     assert not found.predict(X).requires_grad
     assert gorelm_path(X[:90], T[:90], lams=[1.0]).converged.all()
 
 
-def test_a_path_on_a_device_with_a_far_row(torch):
+def test_a_path_on_a_device_with_a_far_row(there):
     rng = np.random.default_rng(0)
     H, T = rng.random((90, 12)), rng.standard_normal((90, 2))
     T[3] = 1e12
     options = {"l1_ratios": [0.5], "n_lams": 4, "eps": 1e-2}
     expected = gorelm_path(H, T, **options)
-    found = gorelm_path(torch.tensor(H), T.tolist(), **options)
+    found = gorelm_path(there(H), T.tolist(), **options)
     np.testing.assert_allclose(found.objective, expected.objective, rtol=1e-5)

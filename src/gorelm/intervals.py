@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import field
 from fractions import Fraction
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.dummy import DummyRegressor
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_array, check_random_state, get_tags, indexable
+from sklearn.utils import Tags, check_array, check_random_state, get_tags, indexable
 from sklearn.utils.validation import check_is_fitted
 
 from gorelm._compat import (
@@ -27,12 +27,15 @@ from gorelm._compat import (
     safe_indexing,
     validate_params,
 )
-from gorelm._typing import Array
+from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.scores import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor
 from gorelm.estimators._base import all_or_nothing, parameters
-from gorelm.estimators._prepare import Mask, validate_targets
+from gorelm.estimators._prepare import validate_targets
 from gorelm.estimators.robust import log_sizes
+
+if TYPE_CHECKING:
+    from mapie.regression import SplitConformalRegressor
 
 __all__ = ["ConformalRegressor"]
 
@@ -47,8 +50,6 @@ WHISKER = 2.0
 SCALING_SHARE = 0.25  # of the held-out rows, to learn the targets' scales of a joint region
 LARGEST = 1e150  # in units; squares overflow beyond
 NORMS = {True: 2.0, "ball": 2.0, "box": np.inf}
-
-Indices = npt.NDArray[np.intp]
 
 
 @parameters
@@ -153,7 +154,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         "confidence_level": [Interval(Real, 0, 1, closed="neither")],
         "calibration": [
@@ -166,16 +167,16 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
 
-    estimator: Any = field(default=None, kw_only=False)
+    estimator: BaseEstimator | None = field(default=None, kw_only=False)
     confidence_level: float = 0.9
     calibration: float | str = 0.25
     joint: bool | str = False
     clean: bool = True
-    random_state: Any = None
+    random_state: RandomState = None
 
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
+    def fit(self, X: object, y: object, **fit_params: object) -> Self:
         """Fit the estimator on part of the rows, and calibrate on the others.
 
         Parameters
@@ -199,7 +200,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             self._fit(X, y, fit_params)
         return self
 
-    def _fit(self, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
+    def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
         T, w = validate_targets(self, X, y, fit_params.get("sample_weight"))
         X, T = indexable(X, T)
         rng = check_random_state(self.random_state)
@@ -212,8 +213,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             warnings.warn(message, UserWarning, stacklevel=3)
 
         if self.calibration == "prefit":
-            self._require_prefit(fit_params)
-            self.estimator_ = self.estimator
+            self.estimator_ = self._prefit(fit_params)
         else:
             model = self._unfitted(rng)
             fit_params = check_method_params(X, fit_params, indices=fitted)
@@ -236,14 +236,15 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             )
         return np.sort(shuffled[size:]), shuffled[:size]
 
-    def _require_prefit(self, fit_params: dict[str, Any]) -> None:
+    def _prefit(self, fit_params: dict[str, object]) -> BaseEstimator:
         if self.estimator is None:
             raise ValueError('calibration="prefit" needs a fitted estimator; there is none')
         check_is_fitted(self.estimator)
         if unused := sorted(fit_params.keys() - {"sample_weight"}):
             raise ValueError(f'with calibration="prefit" nothing is fitted: {unused} have no use')
+        return self.estimator
 
-    def _unfitted(self, rng: np.random.RandomState) -> Any:
+    def _unfitted(self, rng: np.random.RandomState) -> BaseEstimator:
         """Return a copy of the estimator; what it leaves to chance, `rng` decides."""
         model = RobustELMRegressor() if self.estimator is None else clone(self.estimator)
         seeds = {
@@ -253,7 +254,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         }
         return model.set_params(**seeds)
 
-    def _calibrate(self, X: Any, T: Array, n_scaling: int) -> None:
+    def _calibrate(self, X: object, T: Array, n_scaling: int) -> None:
         residuals = T - self._predictions(X, T.shape[1])
         unclean = _corrupt_rows(residuals) if self.clean else np.zeros(len(T), dtype=bool)
         self.calibration_flagged_ = unclean
@@ -263,7 +264,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         self.calibration_scores_ = self._scores(residuals[n_scaling:])
         self.n_calibration_ = (~np.isnan(self.calibration_scores_)).sum(axis=0)
 
-    def _predictions(self, X: Any, n_targets: int) -> Array:
+    def _predictions(self, X: object, n_targets: int) -> Array:
         """Return predictions as a matrix; raises if they do not fit the targets."""
         predicted = np.asarray(self.estimator_.predict(X), dtype=np.float64)
         predicted = predicted.reshape(len(predicted), -1)
@@ -284,7 +285,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
     # -- using it --------------------------------------------------------------------------------
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: object) -> Array:
         """Predict the targets of new rows, as the estimator does.
 
         Parameters
@@ -303,7 +304,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         """Return what predicts without intervals, for runtimes that know none."""
         return Pipeline([("estimator", self.estimator_)])
 
-    def predict_interval(self, X: Any, confidence_level: float | None = None) -> Array:
+    def predict_interval(self, X: object, confidence_level: float | None = None) -> Array:
         """Predict intervals of the targets of new rows.
 
         Parameters
@@ -329,7 +330,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         y = self.predict(X)
         return np.stack([y - half, y + half], axis=-1)
 
-    def covers(self, X: Any, y: Any, confidence_level: float | None = None) -> Mask:
+    def covers(self, X: object, y: object, confidence_level: float | None = None) -> Mask:
         """Tell whether targets lie where they were predicted to: in their interval, or the region.
 
         Parameters
@@ -379,7 +380,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     def missing_targets(self) -> str:
         """What NaN in y means: as the estimator (or a step of a pipeline) has it."""
         own = getattr(self.estimator, "missing_targets", "error")
-        settings: dict[str, Any] = getattr(self.estimator, "get_params", dict)()
+        settings: dict[str, object] = getattr(self.estimator, "get_params", dict)()
         steps = [v for name, v in settings.items() if name.endswith("__missing_targets")]
         return "ignore" if "ignore" in (own, *steps) else "error"
 
@@ -390,12 +391,12 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         return int(self.estimator_.n_features_in_)
 
     @property
-    def feature_names_in_(self) -> Any:
+    def feature_names_in_(self) -> npt.NDArray[np.object_]:
         """Names of the inputs."""
         check_is_fitted(self)
-        return self.estimator_.feature_names_in_
+        return np.asarray(self.estimator_.feature_names_in_)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         inner = get_tags(RobustELMRegressor() if self.estimator is None else self.estimator)
         tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
@@ -431,7 +432,7 @@ def _in_units(residuals: Array, units: Array) -> Array:
         return np.clip(residuals / units, -LARGEST, LARGEST)
 
 
-def _of_known(statistic: Callable[[Array], Any], columns: Array) -> Array:
+def _of_known(statistic: Callable[[Array], object], columns: Array) -> Array:
     """Return a statistic of each column's known cells; 0 where there are none."""
     known = (column[~np.isnan(column)] for column in columns.T)
     return np.array([statistic(values) if len(values) else 0.0 for values in known])
@@ -464,11 +465,12 @@ def _conformal_quantile(scores: Array, level: float) -> float:
     return float(ends[0, 1, 0])
 
 
-def _split_conformal() -> Any:
+def _split_conformal() -> type[SplitConformalRegressor]:
     try:
-        from mapie.regression import SplitConformalRegressor
+        from mapie.regression import SplitConformalRegressor as Found
     except ImportError as error:
         raise ImportError(
             'prediction intervals need MAPIE: pip install "gorelm[intervals]"'
         ) from error
-    return SplitConformalRegressor
+    found: type[SplitConformalRegressor] = Found
+    return found

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import Self, TypeAlias, TypeVar
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import KFold, check_cv
 
 from gorelm._features.scaling import weighted_quantiles
-from gorelm._typing import Array, Indices
+from gorelm._typing import Array, Indices, Inputs
 
 __all__ = [
     "ROBUST_SCORES",
@@ -50,7 +49,7 @@ class Fold:
     test: Indices
 
 
-def folds_of(cv: object, X: Array | sparse.csr_array, T: Array, seed: int) -> list[Fold]:
+def folds_of(cv: object, X: Inputs, T: Array, seed: int) -> list[Fold]:
     """Return the splits that `cv` describes: a number of shuffled folds, a splitter, or splits."""
     n_rows = X.shape[0]
     if isinstance(cv, int | np.integer):
@@ -122,7 +121,7 @@ def scores_of(
     scoring: Scoring,
     predicted: Array,
     norms: Array,
-    X: Array | sparse.csr_array | None,
+    X: Inputs | None,
     T: Array,
     weights: Array,
     *,

@@ -1,32 +1,38 @@
-"""Columns of raw tables: numbers, words, dates, gaps and damage told apart."""
+"""Columns of raw tables: which hold numbers, words or dates; missing and invalid cells."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.utils import check_array
 
-from gorelm._typing import Array
+from gorelm._compat import num_samples
+from gorelm._typing import Mask
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
 
 __all__ = [
     "Cells",
     "RawColumn",
+    "are_missing",
     "columns_of",
     "distinct",
     "in_words",
-    "is_gap",
     "shortened",
     "target_columns",
 ]
 
-Cells = npt.NDArray[Any]
-Kind = Literal["number", "words", "dates", "nested", "empty"]
+Cells: TypeAlias = npt.NDArray[np.float64] | npt.NDArray[np.object_]
+Kind: TypeAlias = Literal["number", "words", "dates", "nested", "empty"]
 
-# A column of text is one of numbers with damage if this share of its known cells are numbers.
+# A column of text is one of numbers, some invalid, if this share of its known cells are numbers.
 _MOSTLY = 0.8
 _LONGEST_WORD = 24
 
@@ -55,14 +61,15 @@ class RawColumn:
         n_numbers = sum(_number(cell) is not None for cell in known)
         return "number" if n_numbers >= _MOSTLY * len(known) else "words"
 
-    def numbers(self) -> tuple[Array, list[str]]:
+    def numbers(self) -> tuple[npt.NDArray[np.float64], list[str]]:
         """Return the cells as finite numbers or NaN, and the cells that are neither, as text."""
         if self.cells.dtype == np.float64:
-            infinite = np.isinf(self.cells)
+            numbers = self.cells.astype(np.float64, copy=False)
+            infinite = np.isinf(numbers)
             if not infinite.any():
-                return self.cells, []
-            return np.where(infinite, np.nan, self.cells), [str(x) for x in self.cells[infinite]]
-        values, damage = np.full(len(self.cells), np.nan), []
+                return numbers, []
+            return np.where(infinite, np.nan, numbers), [str(x) for x in numbers[infinite]]
+        values, invalid = np.full(len(self.cells), np.nan), []
         for i, cell in enumerate(self.cells):
             if _is_missing(cell):
                 continue
@@ -70,15 +77,15 @@ class RawColumn:
             if number is not None and np.isfinite(number):
                 values[i] = number
             elif number is None or np.isinf(number):
-                damage.append(str(cell))
-        return values, damage
+                invalid.append(str(cell))
+        return values, invalid
 
     def words(self) -> Cells:
-        """Return the cells as text without blanks around it, gaps as NaN."""
+        """Return the cells as text without blanks around it, NaN where missing."""
         return np.array([_word(cell) for cell in self.cells], dtype=object)
 
 
-def columns_of(X: Any, name: str = "X") -> list[RawColumn]:
+def columns_of(X: object, name: str = "X") -> list[RawColumn]:
     """Return the columns of a pandas or polars frame, or of whatever makes an array.
 
     Raises
@@ -89,19 +96,19 @@ def columns_of(X: Any, name: str = "X") -> list[RawColumn]:
     if hasattr(X, "iloc"):
         columns = _pandas_columns(X)
     elif hasattr(X, "iter_columns"):
-        columns = _polars_columns(X)
+        columns = _polars_columns(X.iter_columns())
     else:
         array = check_array(X, dtype=None, ensure_all_finite=False, input_name=name)
         columns = _array_columns(array)
-    shape = (len(columns[0].cells) if columns else len(X), len(columns))
+    shape = (len(columns[0].cells) if columns else num_samples(X), len(columns))
     check_array(np.broadcast_to(0.0, shape), input_name=name)  # its words for an empty table
     return columns
 
 
-def target_columns(y: Any) -> tuple[list[str], list[RawColumn], bool]:
+def target_columns(y: object) -> tuple[list[str], list[RawColumn], bool]:
     """Return the names and columns of targets, and whether they came as one, in one dimension."""
     if hasattr(y, "to_frame"):  # a series of pandas or polars
-        return [str(y.name or "y")], columns_of(y.to_frame(), "y"), True
+        return [str(getattr(y, "name", None) or "y")], columns_of(y.to_frame(), "y"), True
     if hasattr(y, "columns"):
         return [str(name) for name in y.columns], columns_of(y, "y"), False
     array = check_array(y, dtype=None, ensure_2d=False, ensure_all_finite=False, input_name="y")
@@ -111,7 +118,7 @@ def target_columns(y: Any) -> tuple[list[str], list[RawColumn], bool]:
     return [f"y{j}" for j in range(len(columns))], columns, False
 
 
-def _pandas_columns(frame: Any) -> list[RawColumn]:
+def _pandas_columns(frame: pd.DataFrame) -> list[RawColumn]:
     columns = []
     for j in range(frame.shape[1]):
         series = frame.iloc[:, j]
@@ -127,9 +134,9 @@ def _pandas_columns(frame: Any) -> list[RawColumn]:
     return columns
 
 
-def _polars_columns(frame: Any) -> list[RawColumn]:
+def _polars_columns(series_of: Iterable[pl.Series]) -> list[RawColumn]:
     columns = []
-    for series in frame.iter_columns():
+    for series in series_of:
         if series.dtype.is_integer() or series.dtype.is_float():
             columns.append(RawColumn(series.to_numpy().astype(np.float64)))
             continue
@@ -155,7 +162,7 @@ def _refuse_complex(cells: Cells) -> Cells:
     return cells
 
 
-def _is_missing(cell: Any) -> bool:
+def _is_missing(cell: object) -> bool:
     if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
         return True
     if isinstance(cell, str):
@@ -163,7 +170,7 @@ def _is_missing(cell: Any) -> bool:
     return isinstance(cell, float) and cell != cell
 
 
-def _is_date(cell: Any) -> bool:
+def _is_date(cell: object) -> bool:
     # dates, times, timestamps and durations of the standard library, NumPy and pandas
     return hasattr(cell, "isoformat") or isinstance(cell, np.datetime64 | np.timedelta64)
 
@@ -177,7 +184,7 @@ def _number(cell: Any) -> float | None:
         return None
 
 
-def _word(cell: Any) -> str | float:
+def _word(cell: object) -> str | float:
     if _is_missing(cell):
         return np.nan
     # A column of codes that lost one cell comes back as 1.0, 2.0, ...
@@ -203,7 +210,7 @@ def shortened(name: str, width: int) -> str:
     return f"{name[:head]}...{name[len(name) - (width - 3 - head) :]}"
 
 
-def is_gap(words: Cells) -> npt.NDArray[np.bool_]:
+def are_missing(words: Cells) -> Mask:
     """Return which of some words are missing."""
     return np.array([not isinstance(word, str) for word in words], dtype=bool)
 

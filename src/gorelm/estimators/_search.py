@@ -15,16 +15,15 @@ from itertools import product
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils.parallel import Parallel, delayed
 
 from gorelm._processes import watched
 from gorelm._solver.prepared import Prepared
 from gorelm._solver.problem import Problem
 from gorelm._solver.threads import one_blas_thread
-from gorelm._typing import Array, Indices, Mask
+from gorelm._typing import Array, Indices, Inputs, Mask
 from gorelm.estimators._base import IterativeELM
-from gorelm.estimators._prepare import Design
+from gorelm.estimators._prepare import Design, patterns
 from gorelm.path import solve_path
 from gorelm.selection import Fold, track
 
@@ -37,7 +36,7 @@ Result = TypeVar("Result")
 class SearchTable:
     """A table, its weights, and the rows that may be fitted."""
 
-    X: Array | sparse.csr_array
+    X: Inputs
     T: Array  # NaN: unknown
     w: Array
     kept: Mask
@@ -76,18 +75,18 @@ class Candidate:
         """Return the output weights at every penalty, shape (L, penalties, m)."""
         lams = self.lams * self.lam_unit(H, design) if self.relative else self.lams
         closed_form = self.problem().loss == "squared" and not self.l1_ratios.any()
-        n_penalties = len(self.deltas) * len(self.l1_ratios) * len(lams)
-        coefs = np.empty((H.shape[1], n_penalties, design.T.shape[1]))
-        for rows, targets, known in _parts(design.observed, separate=closed_form):
+        # Ridges treat targets separately; with unknown cells they would take many iterations.
+        known, apart = (None, design.observed) if closed_form else (design.observed, None)
+        settings, n_targets = self.model._settings(), design.T.shape[1]
+        coefs = np.empty((H.shape[1], len(self.penalties()), n_targets))
+        for rows, targets in patterns(apart, n_targets):
             omega = None if design.omega is None else design.omega[rows]
-            T = design.T[rows][:, targets]
+            T = np.take(design.T[rows], targets, axis=1)
             prepared = Prepared(H[rows], T, self.problem(), omega, known, tol=self.model.tol)
-            paths = [
-                solve_path(
-                    prepared, self.problem(delta), lams, self.l1_ratios, self.model._settings()
-                )
+            paths = (
+                solve_path(prepared, self.problem(delta), lams, self.l1_ratios, settings)
                 for delta in self.deltas.tolist()
-            ]
+            )
             found = np.stack([path.coefs for path in paths])
             coefs[..., targets] = np.moveaxis(found.reshape(-1, *found.shape[-2:]), 0, 1)
         return coefs
@@ -156,20 +155,3 @@ def _evaluate(
         predicted = model._target_scaling.undo(outputs)
         n_active = np.count_nonzero(coefs.any(axis=2), axis=0)
         return score(table, FoldPrediction(fold.test, predicted, n_active))
-
-
-def _parts(
-    observed: Mask | None, *, separate: bool
-) -> Iterator[tuple[slice | Mask, slice | Indices, Mask | None]]:
-    """Yield rows, targets and known cells of the problems to solve one by one.
-
-    Ridges treat targets separately: those known in the same rows have a closed form, where gaps
-    would take thousands of iterations.
-    """
-    everything = slice(None)
-    if observed is None or not separate:
-        yield everything, everything, observed
-    else:
-        patterns, which = np.unique(observed, axis=1, return_inverse=True)
-        for k, rows in enumerate(patterns.T):
-            yield rows, np.flatnonzero(which.ravel() == k), None

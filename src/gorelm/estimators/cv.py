@@ -130,18 +130,17 @@ class SearchingELM(SizedELM):
         layers = self._layers()
         candidates = [self._candidate(layer, seed, table) for layer in layers]
         score = partial(fold_scores, scoring=self.scoring, scale=scale, one_target=self._one_target)
-        results = list(
-            out_of_fold(
-                candidates,
-                table,
-                folds,
-                score,
-                one_thread=len(T) * (np.max(self.n_hidden) + table.X.shape[1]) <= FEW_CELLS,
-                n_jobs=self.n_jobs,
-                progress=self.progress,
-                what="folds",
-            )
+        runs = out_of_fold(
+            candidates,
+            table,
+            folds,
+            score,
+            one_thread=len(T) * (np.max(self.n_hidden) + table.X.shape[1]) <= FEW_CELLS,
+            n_jobs=self.n_jobs,
+            progress=self.progress,
+            what="folds",
         )
+        results = list(runs)
 
         points = [(k, *at) for k, one in enumerate(candidates) for at in one.penalties()]
         scores = np.hstack([[fold.scores for fold in one] for one in results])

@@ -38,7 +38,7 @@ from gorelm._solver.threads import one_blas_thread
 from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.scores import outlier_threshold, split_in_two
 from gorelm.estimators._base import IterativeELM, all_or_nothing, parameters
-from gorelm.estimators._prepare import row_norms, usable_rows, validate_targets
+from gorelm.estimators._prepare import row_scores, usable_rows, validate_targets
 from gorelm.estimators._search import (
     Candidate,
     FoldPrediction,
@@ -158,20 +158,11 @@ class Comparison:
 
     def candidate(self, layer: Layer, lams: Indices) -> Candidate:
         """Return a layer with some penalties of the path."""
-        model = (
-            RELMRegressor()
-            if self.loss == "squared"
-            else GORELMRegressor(tol=SCREEN_TOL, max_iter=SCREEN_ITERATIONS)
-        )
+        screening = GORELMRegressor(tol=SCREEN_TOL, max_iter=SCREEN_ITERATIONS)
+        model = RELMRegressor() if self.loss == "squared" else screening
         model.set_params(**layer.settings(self.n_hidden, self.table.X.shape[1], self.seed))
-        return Candidate(
-            model,
-            PATHS[self.loss][lams],
-            np.zeros(1),
-            np.zeros(1),
-            relative=True,
-            eigenvectors=len(lams) > FEW_LAMS,
-        )
+        path, zero = PATHS[self.loss][lams], np.zeros(1)
+        return Candidate(model, path, zero, zero, relative=True, eigenvectors=len(path) > FEW_LAMS)
 
     def whole_path(self, layers: Sequence[Layer]) -> list[tuple[Layer, Indices]]:
         """Return layers, each with all penalties of the path."""
@@ -327,7 +318,7 @@ def screen(task: RobustTask) -> Screened:
     judging = np.array([_has_spread(column[usable]) for column in T.T])
     if not judging.any():
         return Screened(False, usable, judging, T)
-    scaled = scaling.apply(T)[0][:, judging]
+    scaled = scaling.dense(T)[:, judging]
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
     compared = task.compare(near, usable, "l21", nodes_for(task.n_hidden))
     # Robust paths take longer than ridges, and their layers need not be the very best.
@@ -340,7 +331,7 @@ def screen(task: RobustTask) -> Screened:
     threshold, explained = _split(sizes[tested], w[tested])
     if explained >= TWO_GROUPS:
         return Screened(True, usable & ~(tested & (sizes > threshold)), judging, T)
-    norms = _known_norms(errors)
+    norms = row_scores(np.nan_to_num(errors), errors)
     # Where errors are tiny, many times their spread is still no reason to doubt a row.
     far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
     excess = np.where(tested & (norms > far), 1.0 - far / np.maximum(norms, 1e-100), 0.0)
@@ -360,14 +351,15 @@ def search(task: RobustTask, screened: Screened) -> Found:
 def _search_once(task: RobustTask, screened: Screened, kept: Mask) -> Found:
     """Rank the layers fitted to `screened.T`; judge rows by their errors of the targets given."""
     T, w, tested = task.T, task.w, task.usable & task.in_a_fold
-    scaling = Scaling.fit("standard", *_without_gaps(screened.T, kept, w))
-    scaled = scaling.apply(screened.T)[0]
+    scaling = Scaling.fit("standard", *_filled(screened.T, kept, w))
+    scaled = scaling.dense(screened.T)
     compared = task.compare(scaled, kept, "squared", nodes_for(task.n_hidden))
     sample = task.sample(~np.isnan(T) & kept[:, None], task.search_rows)
     ranked = compared.rank(compared.whole_path(SEARCH_LAYERS), sample, "searching layers")
     predicted = compared.average(best_of(ranked, task.n_members), sample, task.folds)
     fitted = kept & tested
-    norms = _known_norms(predicted - scaled)[fitted]
+    errors = (predicted - scaled)[fitted]
+    norms = row_scores(np.nan_to_num(errors), errors)
     expected = scaling.undo(predicted)
     spread = Scaling.fit("robust", screened.T[task.usable], w[task.usable]).scale
     judging = screened.judging if screened.judging.any() else slice(None)
@@ -402,7 +394,7 @@ def refine(task: RobustTask, screened: Screened, found: Found) -> list[RankedLay
     sampled = task.usable.sum() > task.search_rows
     ranked = found.ranked
     if folds and (sampled or n_hidden != nodes_for(task.n_hidden)):
-        scaled = found.scaling.apply(screened.T)[0]
+        scaled = found.scaling.dense(screened.T)
         compared = task.compare(scaled, found.kept, "squared", n_hidden)
         last = len(PATHS["squared"]) - 1
         finalists = [
@@ -418,7 +410,7 @@ def fit_members(
 ) -> list[IterativeELM]:
     """Fit the members to all rows that stay."""
     kept, w = found.kept, task.w[found.kept]
-    X, T = task.X[kept], found.scaling.apply(screened.T)[0][kept]
+    X, T = task.X[kept], found.scaling.dense(screened.T)[kept]
     n_hidden = nodes_for(task.n_hidden, int(kept.sum()))
     compared = task.compare(T, kept, "squared", n_hidden)
     fitted = []
@@ -624,7 +616,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
 def _within_reach(scaling: Scaling, X: Array) -> Array:
     """Return scaled inputs, none farther than FARTHEST_INPUT."""
-    return np.asarray(np.clip(scaling.apply(X)[0], -FARTHEST_INPUT, FARTHEST_INPUT))
+    return np.asarray(np.clip(scaling.dense(X), -FARTHEST_INPUT, FARTHEST_INPUT))
 
 
 def _results(ranked: Sequence[RankedLayer]) -> dict[str, Array]:
@@ -636,13 +628,6 @@ def _results(ranked: Sequence[RankedLayer]) -> dict[str, Array]:
         "penalty": PATHS["squared"][[one.lam for one in ranked]],
         "mean_test_score": np.array([one.score for one in ranked]),
     }
-
-
-def _known_norms(errors: Array) -> Array:
-    """Norms of rows of errors, as if unknown ones (NaN) were like the known."""
-    known = ~np.isnan(errors)
-    share = np.where(known.any(axis=1), known.mean(axis=1), 1.0)
-    return row_norms(np.nan_to_num(errors)) / np.sqrt(share)
 
 
 def log_sizes(errors: Array) -> Array:
@@ -670,7 +655,7 @@ def _has_spread(column: Array) -> bool:
     return bool(high > low) and len(np.unique(known)) > 3
 
 
-def _without_gaps(T: Array, kept: Mask, w: Array) -> tuple[Array, Array]:
+def _filled(T: Array, kept: Mask, w: Array) -> tuple[Array, Array]:
     """Return kept rows with unknown cells at their column's mean, and their weights."""
     T, w = T[kept], w[kept]
     known = ~np.isnan(T)

@@ -1,4 +1,4 @@
-"""A regressor for tables as they come: words, gaps and damage included."""
+"""A regressor for raw tables, with categories, missing values and invalid cells."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from copy import copy
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, clone
@@ -14,18 +14,19 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from gorelm._compat import HasMethods, Interval, validate_params
-from gorelm._typing import Array
+from gorelm._typing import Array, Constraints, RandomState
 from gorelm.estimators._base import all_or_nothing, levels_to_caller
 from gorelm.estimators._encoding import (
     Cells,
     RawColumn,
+    are_missing,
     columns_of,
     distinct,
     in_words,
-    is_gap,
     target_columns,
 )
 from gorelm.estimators.robust import RobustELMRegressor
@@ -33,7 +34,7 @@ from gorelm.estimators.robust import RobustELMRegressor
 __all__ = ["TableRegressor"]
 
 _FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
-_FEWEST_GAPS = 5  # an input that marks fewer gaps has nothing to learn its weight from
+_FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its weight
 
 
 class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -41,9 +42,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
     Columns of words (text, categoricals) become one input for each word; truth values become 0
     and 1. Missing numbers are filled in with the median of their column, and where at least five
-    are missing, an input of its own marks them. Columns that cannot tell rows apart (empty, the
-    same in every row, a word of its own in nearly every row) and dates are left out. What was done
-    is remembered, in plain sentences, in `notes_`.
+    are missing, a further input marks them. Columns without information (empty, the same in every
+    row, another word in nearly every row) and dates are left out. `notes_` says in plain sentences
+    what was done.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     Attributes
     ----------
     encoder_ : ColumnTransformer
-        From cells (numbers and words) to inputs: medians, marks of gaps, one input for each word.
+        From cells (numbers and words) to inputs: medians, missing indicators, one input for a word.
     regressor_ : estimator
         The fitted estimator.
     kinds_ : list of {"number", "words", "ignored"}
@@ -100,14 +101,18 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     array([1.5, 0.5])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         "max_categories": [Interval(Integral, 2, None, closed="left")],
         "random_state": ["random_state"],
     }
 
     def __init__(
-        self, estimator: Any = None, *, max_categories: int = 20, random_state: Any = None
+        self,
+        estimator: BaseEstimator | None = None,
+        *,
+        max_categories: int = 20,
+        random_state: RandomState = None,
     ) -> None:
         self.estimator = estimator
         self.max_categories = max_categories
@@ -115,15 +120,15 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
+    def fit(self, X: object, y: object, **fit_params: object) -> Self:
         """Encode the table and fit the estimator.
 
         Parameters
         ----------
         X : frame or array of shape (n_samples, n_features)
-            Columns of numbers, truth values, words; with gaps.
+            Columns of numbers, truth values, words; values may be missing.
         y : frame or array of shape (n_samples,) or (n_samples, n_targets)
-            Targets, with gaps if the estimator takes them.
+            Targets, with missing values if the estimator takes them.
         **fit_params : dict
             Passed on to the estimator's `fit`, such as `sample_weight`.
 
@@ -137,7 +142,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             self._fit(X, y, fit_params)
         return self
 
-    def _fit(self, X: Any, y: Any, fit_params: dict[str, Any]) -> None:
+    def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
         columns = columns_of(X)
         validate_data(self, X, skip_check_array=True)
         self.notes_: list[str] = []
@@ -146,13 +151,13 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
         self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
         self._ignore(columns)
-        cells, damage = self._cells(columns)
-        self._note_damage(damage)
+        cells, invalid = self._cells(columns)
+        self._note_invalid(invalid)
         self.encoder_ = self._new_encoder(cells)
         inputs = self.encoder_.fit_transform(cells)
         self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
 
-    def _new_regressor(self) -> Any:
+    def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:
             return RobustELMRegressor(missing_targets="ignore", random_state=self.random_state)
         regressor = clone(self.estimator)
@@ -160,7 +165,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             regressor.set_params(random_state=self.random_state)
         return regressor
 
-    def _targets(self, y: Any) -> Array:
+    def _targets(self, y: object) -> Array:
         """Return y as numbers, NaN where unknown; remembers their names."""
         if y is None:
             raise ValueError(
@@ -168,21 +173,21 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
                 "is None."
             )
         self.target_names_, columns, one_target = target_columns(y)
-        values, damage = [], {}
+        values, invalid = [], {}
         for name, column in zip(self.target_names_, columns, strict=True):
             if column.kind not in ("number", "empty"):
                 example = in_words([str(next(c for c in column.cells if c is not None))])
                 raise ValueError(
                     f"target {name!r} is not numeric: it holds {column.kind}, such as {example}"
                 )
-            numbers, damage[f"target {name!r}"] = column.numbers()
+            numbers, invalid[f"target {name!r}"] = column.numbers()
             values.append(numbers)
-        self._note_damage(damage)
+        self._note_invalid(invalid)
         T = np.column_stack(values)
-        self._note_gaps_of_targets(T)
+        self._note_missing_targets(T)
         return T[:, 0] if one_target else T
 
-    def _note_gaps_of_targets(self, T: Array) -> None:
+    def _note_missing_targets(self, T: Array) -> None:
         missing = np.isnan(T)
         if missing.all(axis=0).any():
             empty = [self.target_names_[j] for j in np.flatnonzero(missing.all(axis=0))]
@@ -205,7 +210,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         return f"column {j}" if names is None else str(names[j])
 
     def _ignore(self, columns: list[RawColumn]) -> None:
-        """Mark the columns that cannot tell rows apart, and say why."""
+        """Mark the columns without information, and say why."""
         reasons: dict[str, list[str]] = {}
         for j, column in enumerate(columns):
             if reason := self._reason_to_ignore(column):
@@ -227,29 +232,29 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         if column.kind == "nested":
             return "neither numbers nor words"
         if column.kind == "number":
-            values = column.numbers()[0]
-            known = values[~np.isnan(values)]
-            n_distinct = 1 if (known == known[:1]).all() else 2
+            numbers = column.numbers()[0]
+            numbers = numbers[~np.isnan(numbers)]
+            n_known, n_distinct = len(numbers), 1 if (numbers == numbers[:1]).all() else 2
         else:
             words = column.words()
-            known = words[~is_gap(words)]
-            n_distinct = len(set(known))
-            if n_distinct > max(_FEWEST_WORDS, len(known) / 2):
+            known = words[~are_missing(words)]
+            n_known, n_distinct = len(known), len(set(known))
+            if n_distinct > max(_FEWEST_WORDS, n_known / 2):
                 return "a word of its own in more than half of the rows"
-        n_gaps = len(column.cells) - len(known)
-        if n_distinct <= 1 and min(n_gaps, len(known)) < _FEWEST_GAPS:
-            return "the same in every row" if len(known) else "empty"
+        n_missing = len(column.cells) - n_known
+        if n_distinct <= 1 and min(n_missing, n_known) < _FEWEST_MISSING:
+            return "the same in every row" if n_known else "empty"
         return None
 
     def _cells(self, columns: list[RawColumn]) -> tuple[Cells, dict[str, list[str]]]:
         """Return numbers and words, as the encoder takes them, and what was neither by column."""
         table: list[Cells] = []
-        damage = {}
+        invalid = {}
         for j, (column, kind) in enumerate(zip(columns, self.kinds_, strict=True)):
             if kind == "words":
                 table.append(column.words())
             elif kind == "number":
-                numbers, damage[f"column {self._name(j)!r}"] = column.numbers()
+                numbers, invalid[f"column {self._name(j)!r}"] = column.numbers()
                 table.append(numbers)
             else:
                 table.append(np.zeros(len(column.cells)))
@@ -257,25 +262,25 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         cells = np.empty((len(table[0]), len(table)), dtype=kind_of_all)
         for j, values in enumerate(table):
             cells[:, j] = values
-        return cells, damage
+        return cells, invalid
 
-    def _new_encoder(self, cells: Cells) -> Any:
+    def _new_encoder(self, cells: Cells) -> ColumnTransformer:
         """Return the encoder for the table, and say what it will do."""
-        full, gappy, words, filled = list[int](), list[int](), list[int](), list[str]()
+        full, marked, words, filled = list[int](), list[int](), list[int](), list[str]()
         for j, kind in enumerate(self.kinds_):
             if kind == "number":
-                n_gaps = int(np.isnan(cells[:, j].astype(np.float64)).sum())
-                marked = n_gaps >= _FEWEST_GAPS
-                (gappy if marked else full).append(j)
-                if n_gaps:
-                    filled.append(f"{self._name(j)!r} ({n_gaps}{', marked' * marked})")
+                n_missing = int(np.isnan(cells[:, j].astype(np.float64)).sum())
+                mark = n_missing >= _FEWEST_MISSING
+                (marked if mark else full).append(j)
+                if n_missing:
+                    filled.append(f"{self._name(j)!r} ({n_missing}{', marked' * mark})")
             elif kind == "words":
                 words.append(j)
                 self._note_words(j, cells[:, j])
         if filled:
             self.notes_.append(
                 f"Missing numbers, filled in with the column's median: {_listed(filled)}."
-                + " Marked: an input of its own tells where." * bool(gappy)
+                + " Marked: an input of its own tells where." * bool(marked)
             )
         one_hot = OneHotEncoder(
             max_categories=self.max_categories,
@@ -284,39 +289,39 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         )
         steps = [
             ("numbers", SimpleImputer(strategy="median"), full),
-            ("numbers_with_gaps", SimpleImputer(strategy="median", add_indicator=True), gappy),
+            ("numbers_with_gaps", SimpleImputer(strategy="median", add_indicator=True), marked),
             ("words", one_hot, words),
         ]
         return ColumnTransformer([step for step in steps if step[2]], sparse_threshold=0)
 
     def _note_words(self, j: int, words: Cells) -> None:
         found = distinct(words)
-        n_gaps = int(is_gap(words).sum())
-        n_words = len(found) + (n_gaps > 0)
-        gaps = f"; missing in {_rows(n_gaps)}, which counts as a word" if n_gaps else ""
+        n_missing = int(are_missing(words).sum())
+        n_words = len(found) + (n_missing > 0)
+        missing = f"; missing in {_rows(n_missing)}, which counts as a word" if n_missing else ""
         if n_words <= self.max_categories:
-            note = f"{self._name(j)!r} holds {len(found)} words: {in_words(found, 6)}{gaps}."
+            note = f"{self._name(j)!r} holds {len(found)} words: {in_words(found, 6)}{missing}."
         else:
             note = (
                 f"{self._name(j)!r} holds {len(found)} words: the {self.max_categories - 1} most "
-                f"frequent ones are told apart, the others count as one{gaps}."
+                f"frequent ones are told apart, the others count as one{missing}."
             )
         self.notes_.append(f"Encoded: {note}")
 
-    def _note_damage(self, damage: dict[str, list[str]]) -> None:
-        for note in _damage_in_words(damage):
+    def _note_invalid(self, invalid: dict[str, list[str]]) -> None:
+        for note in _invalid_in_words(invalid):
             self.notes_.append(note)
             warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
 
     # -- using it --------------------------------------------------------------------------------
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: object) -> Array:
         """Predict the targets of new rows.
 
         Parameters
         ----------
         X : frame or array of shape (n_samples, n_features)
-            Columns as in the fit. Gaps are filled in as there.
+            Columns as in the fit. Missing values are filled in as there.
 
         Returns
         -------
@@ -331,8 +336,8 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         check_is_fitted(self)
         columns = columns_of(X)
         validate_data(self, X, skip_check_array=True, reset=False)
-        cells, damage = self._cells(columns)
-        for note in [*_damage_in_words(damage), *self._unseen_words(cells)]:
+        cells, invalid = self._cells(columns)
+        for note in [*_invalid_in_words(invalid), *self._unseen_words(cells)]:
             warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
         return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
 
@@ -347,7 +352,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             for j, known in self._categories()
         }
 
-    def _categories(self) -> Iterator[tuple[int, list[Any]]]:
+    def _categories(self) -> Iterator[tuple[int, list[object]]]:
         """Yield the columns of words and their categories, NaN among them where words lacked."""
         places = [j for j, kind in enumerate(self.kinds_) if kind == "words"]
         if places:
@@ -358,14 +363,14 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         notes = []
         for j, known in self._categories():
             words = {word for word in known if isinstance(word, str)}
-            gaps_known = len(words) < len(known)
+            missing_known = len(words) < len(known)
             unseen = np.array([
-                word not in words if isinstance(word, str) else not gaps_known
+                word not in words if isinstance(word, str) else not missing_known
                 for word in cells[:, j]
             ])  # fmt: skip
             if unseen.any():
                 shown = distinct(cells[unseen, j])
-                missing = ["missing"] * bool(is_gap(cells[unseen, j]).any())
+                missing = ["missing"] * bool(are_missing(cells[unseen, j]).any())
                 most = self.encoder_.named_transformers_["words"].max_categories
                 notes.append(
                     f"Column {self._name(j)!r}: {in_words(shown + missing, 4)}, in "
@@ -406,7 +411,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         """Whether rows were set aside: that of `regressor_`."""
         return bool(self.regressor_.contaminated_)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.string = True
@@ -414,9 +419,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         return tags
 
 
-def _damage_in_words(damage: dict[str, list[str]]) -> list[str]:
+def _invalid_in_words(invalid: dict[str, list[str]]) -> list[str]:
     notes = []
-    for place, cells in damage.items():
+    for place, cells in invalid.items():
         if cells:
             examples = in_words(list(dict.fromkeys(cells)), 4)
             number = "1 cell is no finite number" if len(cells) == 1 else (
@@ -432,5 +437,5 @@ def _listed(entries: list[str], limit: int = 8) -> str:
     return ", ".join(entries)
 
 
-def _rows(count: Any) -> str:
+def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
-from gorelm._typing import Array
+from gorelm._typing import Array, Inputs
 
 __all__ = ["RowBlocks"]
 
 # Small enough to stay in a cache between making a block and using it, large enough for BLAS.
 BLOCK_ROWS = 1024
+
+Blocks: TypeAlias = Iterable[npt.ArrayLike]
 
 
 class RowBlocks:
@@ -42,7 +45,7 @@ class RowBlocks:
 
     def __init__(
         self,
-        read: Callable[[], Iterable[Any]],
+        read: Callable[[], Blocks],
         n_rows: int,
         n_features: int,
         feature_names: list[str] | None = None,
@@ -82,7 +85,7 @@ class RowBlocks:
                 "they must be the same in every pass"
             )
 
-    def _checked(self, given: Any, start: int) -> Array:
+    def _checked(self, given: npt.ArrayLike, start: int) -> Array:
         # A copy: rows are waiting, or in the hands of a thread, when the next ones are read.
         block = np.array(given)
         if block.dtype != np.float32:
@@ -98,7 +101,7 @@ class RowBlocks:
         return block
 
     @classmethod
-    def from_array(cls, X: Any) -> RowBlocks:
+    def from_array(cls, X: Inputs) -> RowBlocks:
         """Return the blocks of an array or a memory map.
 
         Parameters
@@ -115,7 +118,7 @@ class RowBlocks:
         return blocks
 
     @classmethod
-    def from_blocks(cls, blocks: Iterable[Any] | Callable[[], Iterable[Any]]) -> RowBlocks:
+    def from_blocks(cls, blocks: Blocks | Callable[[], Blocks]) -> RowBlocks:
         """Return blocks from anywhere.
 
         Parameters
@@ -134,14 +137,14 @@ class RowBlocks:
         else:
             again = blocks
 
-            def read() -> Iterable[Any]:
+            def read() -> Blocks:
                 return again
 
         n_rows, n_features = 0, None
         for block in read():
             if np.ndim(block) != 2:
                 raise ValueError(f"block {n_rows} on has {np.ndim(block)} dimensions, not 2")
-            n_rows += len(block)
+            n_rows += np.shape(block)[0]
             n_features = np.shape(block)[1] if n_features is None else n_features
         if n_features is None:
             raise ValueError("there is no block")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class Activation(NamedTuple):
         A radial node's distances are ‖x − c‖₁; else they are ‖x − c‖².
     """
 
-    apply: Callable[..., Any]
+    apply: Callable[..., object]
     periodic: bool = False
     radial: bool = False
     cityblock: bool = False

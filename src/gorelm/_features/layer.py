@@ -14,7 +14,6 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, replace
 from operator import index
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,7 @@ from scipy.special import ndtri
 from sklearn.utils import check_random_state
 
 from gorelm._features.activations import ACTIVATIONS, Activation
-from gorelm._typing import Array, Indices
+from gorelm._typing import Array, Indices, Inputs, RandomState
 
 __all__ = ["ACTIVATIONS", "HiddenLayer"]
 
@@ -107,8 +106,8 @@ class HiddenLayer:
         weights: str = "uniform",
         weight_scale: float = 1.0,
         direct_link: bool = False,
-        random_state: Any = None,
-        X: Any = None,
+        random_state: RandomState = None,
+        X: Inputs | None = None,
         sample_weight: npt.ArrayLike | None = None,
         offset: npt.ArrayLike | None = None,
     ) -> HiddenLayer:
@@ -165,14 +164,14 @@ class HiddenLayer:
         return len(self.inputs) + len(self.b)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[np.floating]:
         """Of the stored arrays; H has the dtype of X."""
         return self.A.dtype
 
     def grow(
         self,
         n_new: int,
-        X: Any = None,
+        X: Inputs | None = None,
         sample_weight: npt.ArrayLike | None = None,
         offset: npt.ArrayLike | None = None,
     ) -> HiddenLayer:
@@ -251,7 +250,7 @@ class HiddenLayer:
         )
 
     def transform(
-        self, X: Any, offset: npt.ArrayLike | None = None, out: Array | None = None
+        self, X: Inputs, offset: npt.ArrayLike | None = None, out: Array | None = None
     ) -> Array:
         """Compute H for the rows of X + offset.
 
@@ -272,7 +271,7 @@ class HiddenLayer:
         """
         X = _as_rows(X, self.n_features)
         offset = self._offset(offset)
-        dtype = np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
+        dtype = _precision(X)
         shape = (X.shape[0], self.n_outputs)
         if out is None:
             out = np.empty(shape, dtype)
@@ -335,9 +334,9 @@ class HiddenLayer:
         return row
 
 
-def _as_rows(X: Any, n_features: int) -> Any:
+def _as_rows(X: Inputs, n_features: int) -> Inputs:
     """X as an array or a CSR matrix, its number of columns checked."""
-    X = X.tocsr() if sparse.issparse(X) else np.asarray(X)
+    X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
     if X.ndim != 2:
         raise ValueError(f"X must have 2 dimensions, got {X.ndim}.")
     if X.shape[1] != n_features:
@@ -345,24 +344,28 @@ def _as_rows(X: Any, n_features: int) -> Any:
     return X
 
 
-def _dense(x: Any) -> Any:
-    return x.toarray() if sparse.issparse(x) else x
+def _precision(X: Inputs) -> np.dtype[np.floating]:
+    return np.dtype("f4") if X.dtype == np.float32 else np.dtype("f8")
 
 
-def _clipped(x: Any, dtype: np.dtype[Any]) -> Any:
+def _dense(x: Inputs) -> Array:
+    return x if isinstance(x, np.ndarray) else x.toarray()
+
+
+def _clipped(x: Inputs, dtype: np.dtype[np.floating]) -> Inputs:
     """Return a copy of x as `dtype`, within the range whose squares can be summed."""
     limit = np.finfo(dtype).max ** 0.48
-    if not sparse.issparse(x):
+    if isinstance(x, np.ndarray):
         return np.clip(x.astype(dtype, copy=False), -limit, limit)
     x = x.astype(dtype)  # a copy: a slice of a CSR matrix may share its data with X
     np.clip(x.data, -limit, limit, out=x.data)
     return x
 
 
-def _squared_norms(x: Any) -> Array:
-    if sparse.issparse(x):
-        return np.asarray(x.multiply(x).sum(axis=1), dtype=np.float64).ravel()
-    return np.asarray(np.einsum("ij,ij->i", x, x))
+def _squared_norms(x: Inputs) -> Array:
+    if isinstance(x, np.ndarray):
+        return np.asarray(np.einsum("ij,ij->i", x, x))
+    return np.asarray(x.multiply(x).sum(axis=1), dtype=np.float64).ravel()
 
 
 def _cumulative(sample_weight: npt.ArrayLike | None, n_rows: int) -> Array:
@@ -375,17 +378,16 @@ def _cumulative(sample_weight: npt.ArrayLike | None, n_rows: int) -> Array:
     return np.cumsum(w)
 
 
-def _sample(X: Any, cdf: Array, u: Array) -> Array:
+def _sample(X: Inputs, cdf: Array, u: Array) -> Array:
     """Return the rows at the quantiles u of the weights, dense float64.
 
     As each row owns an interval of length w_i, a row of weight 2 and the same row twice are one.
     """
     at = np.searchsorted(cdf, u * cdf[-1], side="right")
-    dtype = np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
-    return np.asarray(_dense(_clipped(X[at], dtype)), dtype=np.float64)
+    return np.asarray(_dense(_clipped(X[at], _precision(X))), dtype=np.float64)
 
 
-def _typical_distance(X: Any, cdf: Array, act: Activation) -> float:
+def _typical_distance(X: Inputs, cdf: Array, act: Activation) -> float:
     """Median distance between random pairs of distinct rows; 1 if no two differ."""
     # The same pairs for every seed: the distance is a property of the data alone.
     u = np.random.RandomState(0).random_sample((2, _N_PAIRS))

@@ -12,9 +12,8 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import reduce
+from functools import partial, reduce
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -96,16 +95,16 @@ class HiddenBlocks:
             kept = self._kept.get(number)
             yield where, self._make(number, rows, x, where) if kept is None else kept
 
-    def each(self, work: Callable[[slice, Array], Any]) -> Iterator[Any]:
+    def each(self, work: Callable[[slice, Array], Result]) -> Iterator[Result]:
         """Yield, in their order, what `work` makes of every block, several being made at a time.
 
         Meanwhile BLAS has one thread for each of them: its own threads would wait for each other.
         """
         self.n_passes += 1
-        waiting: deque[Future[Any]] = deque()
+        waiting: deque[Future[Result]] = deque()
         with self._libraries.limit(limits=1, user_api="blas"):
             for place in self._places():
-                waiting.append(self._workers.submit(self._work, work, *place))
+                waiting.append(self._workers.submit(partial(self._work, work, *place)))
                 if len(waiting) > 2 * self._n_workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -113,12 +112,12 @@ class HiddenBlocks:
 
     def _work(
         self,
-        work: Callable[[slice, Array], Any],
+        work: Callable[[slice, Array], Result],
         number: int,
         rows: slice,
         x: Array,
         where: slice,
-    ) -> Any:
+    ) -> Result:
         if (kept := self._kept.get(number)) is not None:
             return work(where, kept)
         memory = self._memory.get()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from numbers import Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,11 +13,10 @@ from gorelm._solver.admm import PAPER, Settings
 from gorelm._solver.least_squares import minimum_norm
 from gorelm._solver.linalg import product
 from gorelm._solver.problem import Problem
-from gorelm._typing import Array, Record
+from gorelm._typing import Array, Constraints, Inputs, Mask, Record
 from gorelm.estimators._base import SizedELM, Weights, by_pattern, parameters
 from gorelm.estimators._docs import document
 from gorelm.estimators._owners import LargeELM
-from gorelm.estimators._prepare import Mask
 
 __all__ = [
     "ELMRegressor",
@@ -64,7 +63,7 @@ class ELMRegressor(SizedELM):
     def _overwrites_hidden(self) -> bool:
         return True
 
-    def _hidden_outputs(self, X_scaled: Any, offset: Array | None) -> Array:
+    def _hidden_outputs(self, X_scaled: Inputs, offset: Array | None) -> Array:
         # LAPACK's precision and order, so that least squares works in this memory, not in a copy.
         out = np.empty((X_scaled.shape[0], self.hidden_.n_outputs), order="F")
         return self.hidden_.transform(X_scaled.astype(np.float64), offset=offset, out=out)
@@ -112,7 +111,7 @@ class RELMRegressor(LargeELM):
     0.0
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **LargeELM._parameter_constraints,
         "C": [_POSITIVE],
         "l1_ratio": [_SHARE],
@@ -196,7 +195,7 @@ class ORELMRegressor(LargeELM):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **LargeELM._parameter_constraints,
         "C": [_POSITIVE],
     }
@@ -245,7 +244,7 @@ class GRELMRegressor(LargeELM):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **LargeELM._parameter_constraints,
         "C": [_POSITIVE],
         "lam": [_POSITIVE],
@@ -306,7 +305,7 @@ class GORELMRegressor(LargeELM):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+    _parameter_constraints: ClassVar[Constraints] = {
         **LargeELM._parameter_constraints,
         "lam": [_POSITIVE],
         "l1_ratio": [_SHARE],

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from gorelm._features.scaling import Scaling, fit_scaling, merge, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
-from gorelm._typing import Array
+from gorelm._typing import Array, Mask
 from gorelm.backends import BatchModel
 from gorelm.backends.dask.coordinator import Coordinator
+from gorelm.backends.dask.partition import Description
 from gorelm.backends.dask.rows import DaskRows
 from gorelm.backends.dask.source import DaskSource, Partitioned
 from gorelm.backends.dask.workers import Options
 from gorelm.estimators._prepare import require_same_inputs, require_targets
+
+if TYPE_CHECKING:
+    import dask.array
+    from distributed import Client
 
 __all__ = ["from_arrays"]
 
@@ -26,7 +32,17 @@ _GATHERED = 100_000_000
 _UNSENT = ("history_", "outlier_scores_", "outlier_mask_", "feature_names_in_")
 
 
-def fit(model: BatchModel, X: Any, y: Any, sample_weight: Any = None) -> None:
+_FAULTS = {
+    "bad_input": "X has a NaN or an infinite value; impute or remove it",
+    "infinite": "y has an infinite value; remove it",
+    "missing": 'y contains NaN; remove the row, or set missing_targets="ignore"',
+    "bad_weight": "sample_weight is negative or not finite",
+}
+
+Second = TypeVar("Second", Array, Mask)
+
+
+def fit(model: BatchModel, X: object, y: object, sample_weight: object = None) -> None:
     """Fit a batch estimator to dask collections; what its `fit` does with them.
 
     Parameters
@@ -75,7 +91,7 @@ def fit(model: BatchModel, X: Any, y: Any, sample_weight: Any = None) -> None:
         model._score(scores, used, weights, size)
 
 
-def predict(model: BatchModel, X: Any) -> Any:
+def predict(model: BatchModel, X: dask.array.Array) -> dask.array.Array:
     """Predict the targets of a dask collection, lazily; what `predict` does with one.
 
     Parameters
@@ -98,23 +114,20 @@ def predict(model: BatchModel, X: Any) -> Any:
         X = X.to_dask_array()
     X = X.rechunk({1: -1})
     n_targets = model.coef_.shape[1]
-    shape: dict[str, Any] = {
-        "chunks": (X.chunks[0], (n_targets,)),
-        "meta": np.empty((0, n_targets)),
-    }
+    predict = partial(X.map_blocks, _predicted, _Predictor(model), dtype=np.float64)
     if model._one_target:
-        shape = {"drop_axis": 1, "meta": np.empty(0)}
-    return X.map_blocks(_predicted, _Predictor(model), dtype=np.float64, **shape)
+        return predict(drop_axis=1, meta=np.empty(0))
+    return predict(chunks=(X.chunks[0], (n_targets,)), meta=np.empty((0, n_targets)))
 
 
 def from_arrays(
-    X: Any,
-    y: Any,
-    sample_weight: Any = None,
+    X: object,
+    y: object,
+    sample_weight: object = None,
     *,
-    client: Any = None,
+    client: Client | None = None,
     n_partitions: int | None = None,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """Mark rows in this process's memory as to be fitted by the workers of a cluster.
 
     Partitions are sent to their workers when the fit begins, and again if one is lost.
@@ -161,7 +174,7 @@ def from_arrays(
     return tuple(v for v in (Partitioned(X, count), y, sample_weight) if v is not None)
 
 
-def _active_client() -> Any:
+def _active_client() -> Client:
     try:
         from distributed import get_client
     except ImportError as error:
@@ -181,7 +194,7 @@ def _active_client() -> Any:
     return client
 
 
-def _travelling(model: BatchModel) -> Any:
+def _travelling(model: BatchModel) -> BatchModel:
     """Return a copy of the model without what is large, or does not travel."""
     other = copy(model)
     other.callback = None
@@ -194,38 +207,28 @@ def _accepted(
     coordinator: Coordinator, source: DaskSource, *, ignore: bool
 ) -> tuple[list[int], int, int]:
     """Check all rows; returns the partitions' numbers of rows, of rows that count, of targets."""
-    parts = coordinator.call("describe")
-    lengths = [part["n_rows"] for part in parts]
-    starts = np.cumsum([0, *lengths])
-    filled = [part for part in parts if part["n_rows"]]
+    parts: list[Description] = coordinator.call("describe")
+    starts = np.cumsum([0, *(part.n_rows for part in parts)])
+    filled = [part for part in parts if part.n_rows]
     if not filled:
         raise ValueError("X has no rows")
     for number, part in enumerate(parts):
-        if part["n_rows"] and part["shape"] != filled[0]["shape"]:
+        if part.n_rows and part.shape != filled[0].shape:
             raise ValueError(
-                f"partition {number} has {part['shape']} inputs and targets, others have "
-                f"{filled[0]['shape']}"
+                f"partition {number} has {part.shape} inputs and targets, others have "
+                f"{filled[0].shape}"
             )
-        _refuse_bad_rows(part, int(starts[number]), ignore=ignore)
-    n_inputs, n_targets = filled[0]["shape"]
+        for fault, remedy in _FAULTS.items():
+            row = part.first_bad[fault]
+            if row is not None and not (ignore and fault == "missing"):
+                raise ValueError(f"row {starts[number] + row}: {remedy}")
+    n_inputs, n_targets = filled[0].shape
     if n_inputs != source.shape[1]:
         raise ValueError(f"X has {n_inputs} columns instead of {source.shape[1]}")
-    n_used = sum(part["n_used"] for part in parts)
-    known = np.sum([part["known"] for part in filled], axis=0) > 0
-    require_targets(known[None] if n_used else np.empty((0, n_targets), dtype=bool))
-    return lengths, n_used, n_targets
-
-
-def _refuse_bad_rows(part: dict[str, Any], start: int, *, ignore: bool) -> None:
-    remedies = {
-        "bad_input": "X has a NaN or an infinite value; impute or remove it",
-        "infinite": "y has an infinite value; remove it",
-        "missing": 'y contains NaN; remove the row, or set missing_targets="ignore"',
-        "bad_weight": "sample_weight is negative or not finite",
-    }
-    for name, what in remedies.items():
-        if part[name] is not None and not (ignore and name == "missing"):
-            raise ValueError(f"row {start + part[name]}: {what}")
+    n_used = sum(part.n_used for part in parts)
+    known = [part.known for part in filled if part.n_used]
+    require_targets(np.array(known, dtype=bool).reshape(-1, n_targets))
+    return [part.n_rows for part in parts], n_used, n_targets
 
 
 def _target_scaling(
@@ -238,7 +241,7 @@ def _target_scaling(
     return Scaling.fit(kind, T, w)
 
 
-def _joined(parts: list[tuple[Array, Any]]) -> tuple[Array, Any]:
+def _joined(parts: list[tuple[Array, Second]]) -> tuple[Array, Second]:
     first, second = zip(*[part for part in parts if len(part[0])], strict=True)
     return np.concatenate(first), np.concatenate(second)
 

@@ -22,7 +22,16 @@ from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes
 from gorelm.estimators._prepare import Design, Targets, has_target, known_cells, row_scores
 from gorelm.stream import RowBlocks
 
-__all__ = ["Command", "Failure", "PartialSums", "Partition", "PartitionActor", "Reply", "Request"]
+__all__ = [
+    "Command",
+    "Description",
+    "Failure",
+    "PartialSums",
+    "Partition",
+    "PartitionActor",
+    "Reply",
+    "Request",
+]
 
 Merge = Callable[[Any, Any], Any]
 Node = tuple[int, int]  # level and position in the tree of sums
@@ -129,6 +138,16 @@ class PartialSums:
 # -- one partition -------------------------------------------------------------------------------
 
 
+class Description(NamedTuple):
+    """Rows as a worker found them."""
+
+    n_rows: int
+    n_used: int
+    shape: tuple[int, int]  # numbers of inputs and of targets
+    known: Mask  # targets with a known value in a used row
+    first_bad: dict[str, int | None]  # first row with each fault; None: there is none
+
+
 class Partition:
     """Some rows: inputs, targets and weights as given and, after `prepare`, rows of the solver.
 
@@ -158,19 +177,22 @@ class Partition:
         self.version += command.mutates
         return answer
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[Description]:
         """Return what the coordinator must know to accept these rows."""
+        known = known_cells(self.T)
         return [
-            {
-                "n_rows": len(self.X),
-                "n_used": int(self.used.sum()),
-                "shape": (self.X.shape[1], self.T.shape[1]),
-                "known": known_cells(self.T[self.used]).sum(axis=0),
-                "bad_input": _first(~np.isfinite(self.X).all(axis=1)),
-                "missing": _first(~known_cells(self.T).all(axis=1)),
-                "infinite": _first(np.isinf(self.T).any(axis=1)),
-                "bad_weight": _first(~(np.isfinite(self.w) & (self.w >= 0))),
-            }
+            Description(
+                len(self.X),
+                int(self.used.sum()),
+                (self.X.shape[1], self.T.shape[1]),
+                np.asarray(known[self.used].any(axis=0)),
+                {
+                    "bad_input": _first(~np.isfinite(self.X).all(axis=1)),
+                    "missing": _first(~known.all(axis=1)),
+                    "infinite": _first(np.isinf(self.T).any(axis=1)),
+                    "bad_weight": _first(~(np.isfinite(self.w) & (self.w >= 0))),
+                },
+            )
         ]
 
     def targets(self, starts: list[int], every: int) -> list[tuple[Array, Array]]:

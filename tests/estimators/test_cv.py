@@ -824,7 +824,7 @@ def test_bad_data(cls):
         ((X, holes), "NaN"),
         ((np.where(X > 0.9, np.nan, X), T), "NaN"),
         ((X, T[:-1]), "inconsistent"),
-        ((X, T, np.zeros(60)), "non-zero"),
+        ((X, T, np.zeros(60)), "non-zero|positive sample weight"),
         ((X, T, np.full(60, -1.0)), "[Nn]egative"),
         ((X[:1], T[:1]), "n_samples = 1"),
     ]:

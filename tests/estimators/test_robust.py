@@ -657,7 +657,7 @@ def test_bad_data():
         ((np.where(X > 0.9, np.nan, X), T), "NaN"),
         ((X, np.where(T.mean() < T, np.inf, T)), "inf"),
         ((X, T[:-1]), "inconsistent"),
-        ((X, T, np.zeros(80)), "non-zero"),
+        ((X, T, np.zeros(80)), "non-zero|positive sample weight"),
         ((X, T, np.full(80, -1.0)), "[Nn]egative"),
         ((X[:1], T[:1]), "n_samples = 1"),
         ((X, None), "requires y"),

@@ -76,6 +76,8 @@ html_sidebars = {
         "peers",
         "results/README",
         "results/accuracy",
+        "results/ablation",
+        "results/defaults",
         "start",
     )
 }

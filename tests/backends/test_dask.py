@@ -508,7 +508,11 @@ def test_all_workers_killed_at_once(
     X, T, _ = table()
     two_workers(processes)
     both = functools.partial(kill, processes, count=2)
-    with restless_penalties(), before_command(names.index("rescale") + 2, both):
+    with (
+        restless_penalties(),
+        before_command(names.index("rescale") + 2, both),
+        dask.config.set({"gorelm.worker-timeout": "3 minutes"}),  # to restart on a busy machine
+    ):
         spread = model(**FAULT).fit(chunked(X, 4), chunked(T, 4))
     np.testing.assert_array_equal(spread.coef_, reference.coef_)
 

@@ -64,19 +64,26 @@ class NormSummary(NamedTuple):
     def typical(self) -> float:
         """Geometric mean of the norms, which a few rows cannot change much.
 
-        Norms below 1e-13 of the ninth decile are rounding errors of zeros, and left out.
+        Where at least half of the norms are ordinary, between 1e-13 and 1e13 as those of scaled
+        targets are, only they count. Norms below 1e-13 of the ninth decile are rounding errors of
+        zeros, and left out.
         """
-        total = self.weights.sum()
+        weights, logs = self
+        exponents = np.arange(_EXPONENTS) - _EXPONENTS // 2
+        ordinary = np.abs(exponents) <= _ROUNDING
+        if weights @ ordinary >= 0.5 * weights.sum():
+            weights, logs = weights * ordinary, logs * ordinary
+        total = weights.sum()
         if not total:
             return 1.0
-        ninth_decile = int(np.argmax(np.cumsum(self.weights) >= 0.9 * total))
+        ninth_decile = int(np.argmax(np.cumsum(weights) >= 0.9 * total))
         sound = slice(max(0, ninth_decile - _ROUNDING), None)
-        return float(np.exp(self.logs[sound].sum() / self.weights[sound].sum()))
+        return float(np.exp(logs[sound].sum() / weights[sound].sum()))
 
     def limit(self, problem: Problem, dtype: npt.DTypeLike) -> float:
         """Return the norm to which targets are shortened, for rows of this precision.
 
-        Two rounds: before the first, norms of 1e40 move the typical norm too.
+        Two rounds: before the first, far norms move the typical norm too.
         """
         if problem.loss == "squared":  # which sees the length of every target
             return float("inf")

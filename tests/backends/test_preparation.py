@@ -85,6 +85,7 @@ OWNERS = {
 }
 
 
+@pytest.mark.crossed("extreme", "dtype", "kind", "method")
 @pytest.mark.parametrize("method", [GORELMRegressor, ORELMRegressor])
 @pytest.mark.parametrize("kind", ["plain", "weighted", "missing"])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

@@ -26,6 +26,8 @@ from gorelm.estimators.robust import LINEAR, PATHS, SEARCH_LAYERS, Comparison, L
 from gorelm.metrics import arrmse
 from gorelm.selection import folds_of
 
+slow = pytest.mark.slow
+
 
 def make(**params):
     return RobustELMRegressor(
@@ -39,7 +41,7 @@ def make_data(n_rows=80, ratio=0.0, kind="rows", seed=0, n_features=5, n_targets
     )
 
 
-@parametrize_with_checks([RobustELMRegressor(n_hidden=20, n_members=2, cv=3)])
+@parametrize_with_checks([RobustELMRegressor(n_hidden=20, n_members=2, cv=2)])
 def test_scikit_learn(estimator, check):
     check(estimator)
 
@@ -80,7 +82,7 @@ def test_clean_data_stay(seed):
     assert arrmse(truth, model.predict(new)) < 1.1 * best
 
 
-@pytest.mark.slow
+@slow
 def test_small_clean_tables_are_rarely_called_contaminated():
     called = [
         make(random_state=seed).fit(data.X, data.T).contaminated_
@@ -91,7 +93,7 @@ def test_small_clean_tables_are_rarely_called_contaminated():
     assert sum(called) <= 1
 
 
-@pytest.mark.parametrize("size", [1e6, -1e12])
+@pytest.mark.parametrize("size", [1e6, pytest.param(-1e12, marks=slow)])
 def test_a_few_gross_outliers_barely_change_predictions(size):
     data = make_data(300)
     clean = make().fit(data.X, data.T).predict(data.X)
@@ -177,7 +179,7 @@ def test_out_of_fold_predictions_by_hand(monkeypatch):
 LAYER_AND_PENALTY = ("activation", "spread", "direct_link", "penalty")
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3])
+@pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.3])
 def test_scores_follow_from_out_of_fold_predictions(ratio):
     data = make_data(120, ratio)
     model = make(n_hidden=40).fit(data.X, data.T)
@@ -188,7 +190,9 @@ def test_scores_follow_from_out_of_fold_predictions(ratio):
     np.testing.assert_allclose(model.outlier_scores_, scores, rtol=1e-6)
 
 
-@pytest.mark.parametrize("factor", [1e2, 1e6, 1e12])
+@pytest.mark.parametrize(
+    "factor", [pytest.param(1e2, marks=slow), 1e6, pytest.param(1e12, marks=slow)]
+)
 def test_a_wrong_row_moves_neither_its_own_prediction_nor_the_flags(factor):
     data = make_data(120, 0.3)
     row = np.flatnonzero(data.planted)[0]
@@ -266,7 +270,7 @@ def test_processes_change_no_digit():
         np.testing.assert_array_equal(column, two.cv_results_[name])
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3])
+@pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.3])
 def test_units_do_not_matter(ratio):
     data = make_data(ratio=ratio)
     plain = make().fit(data.X, data.T)
@@ -310,7 +314,7 @@ def test_zero_inflated_beside_ordinary_targets():
     assert np.corrcoef(prediction[:, 0], T[:, 0])[0, 1] > 0.5
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3])
+@pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.3])
 def test_one_target(ratio):
     data = make_data(ratio=ratio)
     y = data.T[:, 0]
@@ -367,7 +371,7 @@ def test_rare_label():
     assert prediction[y == 1].mean() > 3 * max(prediction[y == 0].mean(), 0.01)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.2])
+@pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.2])
 def test_missing_targets(ratio):
     data = make_data(120, ratio)
     T = data.T.copy()
@@ -399,7 +403,7 @@ def test_a_target_unknown_in_the_training_rows_of_a_fold():
         make(missing_targets="ignore", cv=KFold(3), n_hidden=5).fit(data.X, T)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3])
+@pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.3])
 def test_rows_of_weight_zero_are_ignored(ratio):
     """Whatever their targets and inputs are."""
     data = make_data(ratio=ratio)
@@ -417,7 +421,7 @@ def test_rows_of_weight_zero_are_ignored(ratio):
     assert one.outlier_threshold_ == two.outlier_threshold_
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3])
+@pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.3])
 def test_weights_are_repeats(ratio):
     data = make_data(60, ratio)
     w = np.arange(60) % 3 + 1
@@ -530,7 +534,7 @@ def test_a_fold_of_one_row_does_not_choose_the_members(monkeypatch):
     assert len(model.members_) > 1
 
 
-@pytest.mark.slow
+@slow
 def test_rare_targets_and_tests_survive_sampling():
     data = make_data(300)
     T = data.T.copy()

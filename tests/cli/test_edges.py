@@ -3,6 +3,8 @@
 import gzip
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -332,6 +334,18 @@ def test_printable():
     assert printable("\x1b[2J\n\t\x7f\x9b\u202e\udce9\xa0") == (
         "\\x1b[2J\\n\\t\\x7f\\x9b\\u202e\\udce9\\xa0"
     )
+
+
+def test_warnings_of_libraries_are_one_line(model):
+    code = (
+        "import sys, warnings, gorelm.cli.app as app\n"
+        "app.main.callback = lambda **_: warnings.warn('odd\\x1b[2J\\nthing', stacklevel=1)\n"
+        "sys.argv = ['gorelm', 'inspect', 'm.gorelm']\n"
+        "from gorelm.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr == "note: odd\\x1b[2J\\nthing\n"
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(

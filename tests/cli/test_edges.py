@@ -431,6 +431,13 @@ def test_a_first_column_without_a_name_holds_ids(few_layers, ids, out):
         assert file.readline().startswith(",")
 
 
+def test_a_frame_without_names_as_pandas_writes_it():
+    pd.DataFrame(np.eye(12)).to_csv("t.csv")
+    assert list(read_table("t.csv")) == [str(j) for j in range(12)]
+    pd.DataFrame(np.eye(12)).to_csv("t.csv", index=False)
+    assert "starts with numbers" in call("fit", "t.csv", "--targets", "1", code=1).stderr
+
+
 def test_other_columns_without_a_name_are_refused():
     with open("t.csv", "w") as file:
         file.write(",a,,y\n" + "1,2,3,4\n" * 12)

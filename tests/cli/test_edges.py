@@ -3,6 +3,8 @@
 import gzip
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -334,6 +336,18 @@ def test_printable():
     )
 
 
+def test_warnings_of_libraries_are_one_line(model):
+    code = (
+        "import sys, warnings, gorelm.cli.app as app\n"
+        "app.main.callback = lambda **_: warnings.warn('odd\\x1b[2J\\nthing', stacklevel=1)\n"
+        "sys.argv = ['gorelm', 'inspect', 'm.gorelm']\n"
+        "from gorelm.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr == "note: odd\\x1b[2J\\nthing\n"
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("targets", "chosen"),
     [
@@ -415,6 +429,13 @@ def test_a_first_column_without_a_name_holds_ids(few_layers, ids, out):
     assert read_table(f"d.{out}").index.tolist() == ids
     with open("p.csv" if out == "csv" else "t.csv") as file:
         assert file.readline().startswith(",")
+
+
+def test_a_frame_without_names_as_pandas_writes_it():
+    pd.DataFrame(np.eye(12)).to_csv("t.csv")
+    assert list(read_table("t.csv")) == [str(j) for j in range(12)]
+    pd.DataFrame(np.eye(12)).to_csv("t.csv", index=False)
+    assert "starts with numbers" in call("fit", "t.csv", "--targets", "1", code=1).stderr
 
 
 def test_other_columns_without_a_name_are_refused():

@@ -163,6 +163,7 @@ def test_words_with_commas_are_no_decimals(tmp_path):
         ("\na,b\n1,2\n", "does not start with a line of column names"),
         ("a,b,a\n1,2,3\n", "more than one column named 'a'"),
         ("a,,b\n0,1,2\n", "Column 2 of .* has no name"),
+        (",1.5,2.5\n1,2,3\n", "starts with numbers"),
         ("a,b\n1,2\n1,2,3\n", "not a readable CSV file"),
         ("a,b\n1,2,3\n4,5,6\n", "not a readable CSV file"),
     ],

@@ -395,7 +395,9 @@ def _sniff(path: Path) -> tuple[list[str], str, str]:
         raise ValueError(f"{path} has {len(header):,} columns; at most {_MOST_COLUMNS:,} are read.")
     if not any(header):
         raise ValueError(f"{path} does not start with a line of column names.")
-    if all(_is_number(name) for name in header):
+    # ids, then 0, 1, ...: a frame without names, as pandas writes it
+    counted = header == ["", *map(str, range(len(header) - 1))]
+    if not counted and all(_is_number(name) for name in header if name):
         raise ValueError(
             f"{path} starts with numbers; its first line must hold the names of the columns."
         )

@@ -4,6 +4,7 @@ import inspect
 import pickle
 import re
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def make_data(n_rows=80, ratio=0.0, kind="rows", seed=0, n_features=5, n_targets
     )
 
 
-@parametrize_with_checks([RobustELMRegressor(n_hidden=20, n_members=2, cv=3)])
+@parametrize_with_checks([RobustELMRegressor(n_hidden=20, n_members=2, cv=2)])
 def test_scikit_learn(estimator, check):
     check(estimator)
 
@@ -48,6 +49,7 @@ def test_scikit_learn(estimator, check):
 
 
 # 40 % on one side are nearly a population of their own: there a seventh of them is missed at times.
+@pytest.mark.crossed
 @pytest.mark.crossed("ratio", "seed")
 @pytest.mark.parametrize(("ratio", "kind"), [(0.2, "rows"), (0.4, "rows"), (0.2, "one-sided")])
 @pytest.mark.parametrize("seed", range(2))
@@ -65,7 +67,7 @@ def test_finds_planted_rows_and_predicts_without_them(ratio, kind, seed):
         assert error < 0.6 * arrmse(truth, ridge.predict(new))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_clean_data_stay(seed):
     data = make_data(240, 0.0, seed=seed)
     X, T = data.X[:180], data.T[:180]
@@ -81,6 +83,7 @@ def test_clean_data_stay(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_small_clean_tables_are_rarely_called_contaminated():
     called = [
         make(random_state=seed).fit(data.X, data.T).contaminated_
@@ -91,7 +94,7 @@ def test_small_clean_tables_are_rarely_called_contaminated():
     assert sum(called) <= 1
 
 
-@pytest.mark.parametrize("size", [1e6, -1e12])
+@pytest.mark.parametrize("size", [1e6, -1e120])
 def test_a_few_gross_outliers_barely_change_predictions(size):
     data = make_data(300)
     clean = make().fit(data.X, data.T).predict(data.X)
@@ -116,15 +119,19 @@ def test_one_gross_cell():
 
 
 @pytest.mark.crossed
-@pytest.mark.parametrize("kind", ["rows", "cells", "heavy-tailed"])
-@pytest.mark.parametrize("ratio", [0.0, 0.35])
-def test_flagged_rows_had_no_part_in_the_fit(kind, ratio):
+@pytest.mark.parametrize(
+    "seeds", [range(2), pytest.param(range(2, 8), marks=pytest.mark.slow)], ids=["few", "more"]
+)
+def test_flagged_rows_had_no_part_in_the_fit(seeds):
     """If contaminated; otherwise every row has."""
-    for seed in range(8 if ratio else 1):
+    contaminated = set()
+    for kind, ratio, seed in product(["rows", "cells", "heavy-tailed"], [0.0, 0.35], seeds):
         data = make_data(80, ratio, kind, seed)
         model = make(n_hidden=15, n_members=1, random_state=seed).fit(data.X, data.T)
         stayed = ~model.outlier_mask_ if model.contaminated_ else np.full(80, True)
         assert len(model.members_[0].outlier_scores_) == stayed.sum()
+        contaminated.add(model.contaminated_)
+    assert contaminated == {True, False}
 
 
 def test_scores_threshold_and_mask_agree():
@@ -188,7 +195,7 @@ def test_scores_follow_from_out_of_fold_predictions(ratio):
     np.testing.assert_allclose(model.outlier_scores_, scores, rtol=1e-6)
 
 
-@pytest.mark.parametrize("factor", [1e2, 1e6, 1e12])
+@pytest.mark.parametrize("factor", [1e2, 1e12])
 def test_a_wrong_row_moves_neither_its_own_prediction_nor_the_flags(factor):
     data = make_data(120, 0.3)
     row = np.flatnonzero(data.planted)[0]
@@ -535,7 +542,7 @@ def test_rare_targets_and_tests_survive_sampling():
     data = make_data(300)
     T = data.T.copy()
     T[9:, 0] = np.nan
-    for seed in range(5):
+    for seed in range(2):
         model = make(search_rows=60, missing_targets="ignore", random_state=seed)
         finite(model, data.X, T)
         cv = [(np.arange(290), np.arange(290, 300))]

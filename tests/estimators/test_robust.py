@@ -4,6 +4,7 @@ import inspect
 import pickle
 import re
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -505,13 +506,57 @@ def test_rows_far_off_in_a_clean_table(monkeypatch, size, pulled):
     monkeypatch.setattr(robust, "_split", lambda *args: (np.inf, 0.0))  # one group
     monkeypatch.setattr(Comparison, "rank", lambda *args: [])
     monkeypatch.setattr(Comparison, "average", lambda compared, *args: compared.table.T + errors)
-    every = np.ones(400, dtype=bool)
-    folds = folds_of(3, T, T, 0)
-    task = robust.RobustTask(T, T, np.ones(400), every, folds, 0, 25, 2, 1000, "error", None, False)
-    screened = robust.screen(task)
+    screened = robust.screen(make_task(T, T))
     assert not screened.contaminated
     assert (screened.T != T).any(axis=1).sum() == pulled
     assert screened.kept.all()
+
+
+def make_task(X, T, search_rows=1000):
+    every, w, folds = np.ones(len(T), dtype=bool), np.ones(len(T)), folds_of(3, X, T, 0)
+    return robust.RobustTask(X, T, w, every, folds, 0, 25, 2, search_rows, "error", None, False)
+
+
+@pytest.mark.parametrize(
+    ("contaminated", "changed", "searches"), [(True, 3, 2), (True, 2, 1), (False, 3, 1)]
+)
+def test_the_search_is_repeated_if_many_rows_change_sides(
+    monkeypatch, contaminated, changed, searches
+):
+    T = np.zeros((200, 1))
+    every = np.ones(200, dtype=bool)
+    after = every.copy()
+    after[:changed] = False
+    seen = []
+
+    def search_once(task, screened, kept):
+        seen.append(kept)
+        return robust.Found([], after, None, 0.0, T, T[:, 0], 1.0, ~after)
+
+    monkeypatch.setattr(robust, "_search_once", search_once)
+    robust.search(make_task(T, T), robust.Screened(contaminated, every, np.ones(1, bool), T))
+    assert len(seen) == searches
+    np.testing.assert_array_equal(seen[-1], after if searches == 2 else every)
+
+
+def test_flagged_rows_are_fitted_but_choose_no_member():
+    """In a table of one group: one far row would outweigh all others in the comparison."""
+    data = make_data(200)
+    task = make_task(data.X, data.T, search_rows=60)
+    screened = robust.screen(task)
+    found = robust.search(task, screened)
+    assert not screened.contaminated
+    flagged = np.zeros(200, dtype=bool)
+    flagged[task.folds[0].test[0]] = True
+    far = screened.T.copy()
+    far[flagged] = 1e6
+    members = [
+        robust.refine(task, replace(screened, T=T), replace(found, flagged=flagged))
+        for T in (screened.T, far)
+    ]
+    # The row is tested in the first fold, which alone compares: no model there is fitted to it.
+    scores = [[(one.layer, one.lam, one.score) for one in some] for some in members]
+    assert scores[0] == scores[1]
 
 
 def test_one_gross_cell_is_named_by_its_own_error():

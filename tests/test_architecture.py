@@ -29,7 +29,7 @@ LAYERS = [
     {"gorelm.path", "gorelm.selection"},
     {"gorelm.backends"},
     {"gorelm.estimators._prepare"},  # the one preparation, for every owner of rows
-    {"gorelm.stream", "gorelm.datasets", "gorelm.metrics", "gorelm.diagnostics.scores"},
+    {"gorelm.stream", "gorelm.datasets", "gorelm.metrics", "gorelm.diagnostics.outlier_scores"},
     {"gorelm._solver"},
     {"gorelm._features"},
     {"gorelm._compat", "gorelm._files", "gorelm._processes", "gorelm._typing", "gorelm._version"},

@@ -134,6 +134,7 @@ def test_agrees_with_mapie_target_by_target(level):
 # -- what the theory promises --------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("joint", "n_draws"), [(False, 80), ("ball", 400), ("box", 400)], ids=["separate", *JOINT[1:]]
 )
@@ -243,6 +244,7 @@ def test_rows_needed(level, n):
 # -- cleaning ------------------------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("joint", JOINT)
 @pytest.mark.parametrize("ratio", [0.2, 0.4])
 def test_cleaning_with_planted_outliers(joint, ratio):
@@ -271,6 +273,7 @@ def half_widths_at(model, X):
     return np.ptp(model.predict_interval(X), axis=-1)[0] / 2
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("n_targets", [1, 3, 8])
 @pytest.mark.parametrize("tail", [3, 100])
 def test_cleaning_leaves_clean_rows_alone(n_targets, tail):

@@ -28,7 +28,7 @@ from gorelm._compat import (
     validate_params,
 )
 from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
-from gorelm.diagnostics.scores import outlier_threshold, split_in_two
+from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor
 from gorelm.estimators._base import all_or_nothing, parameters
 from gorelm.estimators._prepare import validate_targets

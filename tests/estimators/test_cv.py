@@ -164,6 +164,7 @@ def test_other_norms_are_what_a_loop_gives(scoring):
 
 
 @pytest.mark.crossed
+@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("one_target", [False, True])
 def test_table_is_grid_search(cls, one_target):
@@ -318,6 +319,7 @@ def test_one_standard_error_end_to_end(cls):
 
 
 @pytest.mark.crossed
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     "scoring",
     [*ROBUST_SCORES, "r2", "neg_median_absolute_error", arrmse_scorer, "a callable"],
@@ -376,6 +378,7 @@ def test_ends_with_the_chosen_single_estimator_under_weights(cls):
     assert_ends_as(make(cls).fit(X, T, w), X, T, w)
 
 
+@pytest.mark.crossed
 @pytest.mark.crossed("cls", "name")
 @pytest.mark.parametrize("cls", [GORELMRegressorCV, RELMRegressorCV])
 @pytest.mark.parametrize(
@@ -617,6 +620,7 @@ def finite(model, X, T, w=None):
 
 
 @pytest.mark.crossed
+@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("scoring", ["mean_norm", "neg_mean_squared_error"])
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -629,6 +633,7 @@ def test_corrupt_fold(cls, scoring, part):
 
 
 @pytest.mark.crossed
+@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("value", [0.0, 3.0, -1e6])
 def test_constant_targets_in_a_fold(cls, value):
@@ -638,6 +643,7 @@ def test_constant_targets_in_a_fold(cls, value):
     finite(make(cls, cv=cv), X, T)
 
 
+@pytest.mark.crossed
 @pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("value", [0.0, 7.0])
@@ -671,6 +677,7 @@ def test_two_rows(cls):
 # -- missing targets and weights -----------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("scoring", ROBUST_SCORES)

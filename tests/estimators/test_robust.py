@@ -4,6 +4,8 @@ import inspect
 import pickle
 import re
 import sys
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +52,7 @@ def test_scikit_learn(estimator, check):
 
 
 # 40 % on one side are nearly a population of their own: there a seventh of them is missed at times.
+@pytest.mark.crossed
 @pytest.mark.crossed("ratio", "seed")
 @pytest.mark.parametrize(("ratio", "kind"), [(0.2, "rows"), (0.4, "rows"), (0.2, "one-sided")])
 @pytest.mark.parametrize("seed", range(2))
@@ -67,7 +70,7 @@ def test_finds_planted_rows_and_predicts_without_them(ratio, kind, seed):
         assert error < 0.6 * arrmse(truth, ridge.predict(new))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_clean_data_stay(seed):
     data = make_data(240, 0.0, seed=seed)
     X, T = data.X[:180], data.T[:180]
@@ -93,7 +96,9 @@ def test_small_clean_tables_are_rarely_called_contaminated():
     assert sum(called) <= 1
 
 
-@pytest.mark.parametrize("size", [1e6, pytest.param(-1e12, marks=slow)])
+@pytest.mark.parametrize(
+    "size", [1e6, pytest.param(-1e12, marks=slow), pytest.param(-1e120, marks=slow)]
+)
 def test_a_few_gross_outliers_barely_change_predictions(size):
     data = make_data(300)
     clean = make().fit(data.X, data.T).predict(data.X)
@@ -118,15 +123,19 @@ def test_one_gross_cell():
 
 
 @pytest.mark.crossed
-@pytest.mark.parametrize("kind", ["rows", "cells", "heavy-tailed"])
-@pytest.mark.parametrize("ratio", [0.0, 0.35])
-def test_flagged_rows_had_no_part_in_the_fit(kind, ratio):
+@pytest.mark.parametrize(
+    "seeds", [range(2), pytest.param(range(2, 8), marks=pytest.mark.slow)], ids=["few", "more"]
+)
+def test_flagged_rows_had_no_part_in_the_fit(seeds):
     """If contaminated; otherwise every row has."""
-    for seed in range(8 if ratio else 1):
+    contaminated = set()
+    for kind, ratio, seed in product(["rows", "cells", "heavy-tailed"], [0.0, 0.35], seeds):
         data = make_data(80, ratio, kind, seed)
         model = make(n_hidden=15, n_members=1, random_state=seed).fit(data.X, data.T)
         stayed = ~model.outlier_mask_ if model.contaminated_ else np.full(80, True)
         assert len(model.members_[0].outlier_scores_) == stayed.sum()
+        contaminated.add(model.contaminated_)
+    assert contaminated == {True, False}
 
 
 def test_scores_threshold_and_mask_agree():
@@ -502,13 +511,57 @@ def test_rows_far_off_in_a_clean_table(monkeypatch, size, pulled):
     monkeypatch.setattr(robust, "_split", lambda *args: (np.inf, 0.0))  # one group
     monkeypatch.setattr(Comparison, "rank", lambda *args: [])
     monkeypatch.setattr(Comparison, "average", lambda compared, *args: compared.table.T + errors)
-    every = np.ones(400, dtype=bool)
-    folds = folds_of(3, T, T, 0)
-    task = robust.RobustTask(T, T, np.ones(400), every, folds, 0, 25, 2, 1000, "error", None, False)
-    screened = robust.screen(task)
+    screened = robust.screen(make_task(T, T))
     assert not screened.contaminated
     assert (screened.T != T).any(axis=1).sum() == pulled
     assert screened.kept.all()
+
+
+def make_task(X, T, search_rows=1000):
+    every, w, folds = np.ones(len(T), dtype=bool), np.ones(len(T)), folds_of(3, X, T, 0)
+    return robust.RobustTask(X, T, w, every, folds, 0, 25, 2, search_rows, "error", None, False)
+
+
+@pytest.mark.parametrize(
+    ("contaminated", "changed", "searches"), [(True, 3, 2), (True, 2, 1), (False, 3, 1)]
+)
+def test_the_search_is_repeated_if_many_rows_change_sides(
+    monkeypatch, contaminated, changed, searches
+):
+    T = np.zeros((200, 1))
+    every = np.ones(200, dtype=bool)
+    after = every.copy()
+    after[:changed] = False
+    seen = []
+
+    def search_once(task, screened, kept):
+        seen.append(kept)
+        return robust.Found([], after, None, 0.0, T, T[:, 0], 1.0, ~after)
+
+    monkeypatch.setattr(robust, "_search_once", search_once)
+    robust.search(make_task(T, T), robust.Screened(contaminated, every, np.ones(1, bool), T))
+    assert len(seen) == searches
+    np.testing.assert_array_equal(seen[-1], after if searches == 2 else every)
+
+
+def test_flagged_rows_are_fitted_but_choose_no_member():
+    """In a table of one group: one far row would outweigh all others in the comparison."""
+    data = make_data(200)
+    task = make_task(data.X, data.T, search_rows=60)
+    screened = robust.screen(task)
+    found = robust.search(task, screened)
+    assert not screened.contaminated
+    flagged = np.zeros(200, dtype=bool)
+    flagged[task.folds[0].test[0]] = True
+    far = screened.T.copy()
+    far[flagged] = 1e6
+    members = [
+        robust.refine(task, replace(screened, T=T), replace(found, flagged=flagged))
+        for T in (screened.T, far)
+    ]
+    # The row is tested in the first fold, which alone compares: no model there is fitted to it.
+    scores = [[(one.layer, one.lam, one.score) for one in some] for some in members]
+    assert scores[0] == scores[1]
 
 
 def test_one_gross_cell_is_named_by_its_own_error():
@@ -539,7 +592,7 @@ def test_rare_targets_and_tests_survive_sampling():
     data = make_data(300)
     T = data.T.copy()
     T[9:, 0] = np.nan
-    for seed in range(5):
+    for seed in range(2):
         model = make(search_rows=60, missing_targets="ignore", random_state=seed)
         finite(model, data.X, T)
         cv = [(np.arange(290), np.arange(290, 300))]

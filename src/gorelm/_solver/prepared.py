@@ -40,7 +40,7 @@ from gorelm._solver.linalg import (
 from gorelm._solver.problem import Problem, norms
 from gorelm._solver.rows import MemoryRows, Rows, cut, factor_for
 from gorelm._solver.state import Checkpoint, Solution, StrictlyFeasible, WarmStart
-from gorelm._solver.targets import bring_near
+from gorelm._solver.target_norms import bring_near
 from gorelm._typing import Array, Callback, Indices, Mask
 
 __all__ = ["PathProblem", "Prepared", "solve", "solve_rows"]

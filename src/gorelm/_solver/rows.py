@@ -18,7 +18,7 @@ import numpy as np
 
 from gorelm._solver.linalg import CholeskyFactor, EighFactor, Factor, gram, product
 from gorelm._solver.problem import Problem
-from gorelm._solver.targets import NormSummary, within
+from gorelm._solver.target_norms import NormSummary, within
 from gorelm._typing import Array, Indices, Mask
 
 __all__ = [

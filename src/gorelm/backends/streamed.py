@@ -24,7 +24,7 @@ from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, Summary, merge
 from gorelm._solver.linalg import GramSum
 from gorelm._solver.rows import BlockRows, Result, cut, total
-from gorelm._solver.targets import refuse_huge
+from gorelm._solver.target_norms import refuse_huge
 from gorelm._typing import Array, Mask
 from gorelm.stream import BLOCK_ROWS, RowBlocks
 

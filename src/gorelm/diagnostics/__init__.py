@@ -8,7 +8,7 @@ of :func:`write_fit_report` needs jinja2, too (``pip install "gorelm[report]"``)
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gorelm.diagnostics.scores import outlier_threshold, split_in_two
+from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 
 if TYPE_CHECKING:
     from gorelm.diagnostics.convergence import ConvergenceDisplay

@@ -24,7 +24,7 @@ from gorelm._solver.prepared import solve
 from gorelm._solver.problem import Problem
 from gorelm._solver.state import Solution
 from gorelm._typing import Array, Callback, Constraints, Inputs, Mask, RandomState, Record
-from gorelm.diagnostics.scores import outlier_threshold
+from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._prepare import (
     Design,
     Targets,

@@ -14,7 +14,7 @@ from gorelm._compat import Interval
 from gorelm._features.layer import ACTIVATIONS
 from gorelm._features.scaling import Scaling, fit_scaling
 from gorelm._solver.prepared import solve_rows
-from gorelm._solver.targets import bring_near
+from gorelm._solver.target_norms import bring_near
 from gorelm._typing import Array, Constraints, Inputs
 from gorelm.backends import NamedInputs
 from gorelm.backends.dask.source import Partitioned

@@ -5,7 +5,7 @@ which rows count            `usable_rows`: a positive weight and a known target
 how inputs are scaled       `gorelm._features.scaling.fit_scaling`, from summaries of blocks
 how targets are scaled      `Targets.scaled`: scaled, unknown cells 0
 how weights enter           `Targets.scaled`: rows of T (and of H) times :math:`\omega = \sqrt w`
-how far targets may lie     `gorelm._solver.targets`: shortened in float64, before T has the
+how far targets may lie     `gorelm._solver.target_norms`: shortened in float64, before T has the
                             precision of H
 which targets go together   `patterns`: those known in the same rows
 how rows are scored         `row_scores`
@@ -29,7 +29,7 @@ from gorelm._compat import check_sample_weight
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, weighted_quantiles
 from gorelm._solver.problem import norms
-from gorelm._solver.targets import refuse_huge
+from gorelm._solver.target_norms import refuse_huge
 from gorelm._typing import Array, Indices, Inputs, Mask
 
 __all__ = [

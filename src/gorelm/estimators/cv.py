@@ -17,7 +17,7 @@ from gorelm._compat import Interval, validate_params
 from gorelm._features.scaling import Scaling
 from gorelm._solver.prepared import Prepared
 from gorelm._typing import Array, Constraints, Indices, Mask
-from gorelm.diagnostics.scores import outlier_threshold
+from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._base import IterativeELM, SizedELM, parameters
 from gorelm.estimators._docs import document
 from gorelm.estimators._prepare import usable_rows

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gorelm._compat import Interval, validate_params
 from gorelm._solver.least_squares import RecursiveRidge
-from gorelm._solver.targets import refuse_huge
+from gorelm._solver.target_norms import refuse_huge
 from gorelm._typing import Array, Constraints, Mask
 from gorelm.estimators._base import SizedELM, Weights, all_or_nothing, parameters
 from gorelm.estimators._docs import document

@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from typing import ClassVar, Literal, Self
 
@@ -36,7 +37,7 @@ from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.scaling import Scaling
 from gorelm._solver.threads import one_blas_thread
 from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
-from gorelm.diagnostics.scores import outlier_threshold, split_in_two
+from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 from gorelm.estimators._base import IterativeELM, all_or_nothing, parameters
 from gorelm.estimators._prepare import row_scores, usable_rows, validate_targets
 from gorelm.estimators._search import (
@@ -254,7 +255,7 @@ class RobustTask:
     n_jobs: int | None
     progress: bool
 
-    @property
+    @cached_property
     def in_a_fold(self) -> Mask:
         """Which rows some fold tests."""
         tested = np.concatenate([fold.test for fold in self.folds])
@@ -409,10 +410,10 @@ def fit_members(
     task: RobustTask, screened: Screened, found: Found, members: Sequence[RankedLayer]
 ) -> list[IterativeELM]:
     """Fit the members to all rows that stay."""
-    kept, w = found.kept, task.w[found.kept]
-    X, T = task.X[kept], found.scaling.dense(screened.T)[kept]
-    n_hidden = nodes_for(task.n_hidden, int(kept.sum()))
-    compared = task.compare(T, kept, "squared", n_hidden)
+    kept, scaled = found.kept, found.scaling.dense(screened.T)
+    X, T, w = task.X[kept], scaled[kept], task.w[kept]
+    n_hidden = nodes_for(task.n_hidden, len(X))
+    compared = task.compare(scaled, kept, "squared", n_hidden)
     fitted = []
     for member in members:
         candidate = compared.candidate(member.layer, np.array([member.lam]))

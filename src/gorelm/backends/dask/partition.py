@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gorelm._features.scaling import Summary
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import BlockRows, MemoryRows, StepSums
-from gorelm._solver.targets import NormSummary, shorten
+from gorelm._solver.target_norms import NormSummary, shorten
 from gorelm._typing import Array, Mask
 from gorelm.backends import BatchModel
 from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, fit_robust, fit_scaling, on_host, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
-from gorelm._solver.targets import bring_near, refuse_huge
+from gorelm._solver.target_norms import bring_near, refuse_huge
 from gorelm._typing import Array
 from gorelm.backends import BatchModel
 from gorelm.backends.torch.rows import (

@@ -12,7 +12,7 @@ from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.prepared import PathProblem, solve_rows
 from gorelm._solver.problem import Problem, norms
 from gorelm._solver.state import Solution, WarmStart
-from gorelm._solver.targets import bring_near
+from gorelm._solver.target_norms import bring_near
 from gorelm._typing import Array, Callback
 from gorelm.backends.torch.rows import TorchRows
 

@@ -86,7 +86,7 @@ class RowBlocks:
             )
 
     def _checked(self, given: npt.ArrayLike, start: int) -> Array:
-        # A copy: rows are waiting, or in the hands of a thread, when the next ones are read.
+        # A copy: threads may still use these rows when the next ones are read.
         block = np.array(given)
         if block.dtype != np.float32:
             block = block.astype(np.float64, copy=False)

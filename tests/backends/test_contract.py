@@ -104,7 +104,7 @@ def on_dask(H, T, omega, observed):
     model._input_scaling = Scaling.fit(None, H, root)
     model._target_scaling = backend._target_scaling(coordinator, None, lengths, m)
     model.hidden_ = model._draw(H.shape[1])
-    coordinator.call("prepare", backend._travelling(model), np.inf, mutates=True, setup=True)
+    coordinator.call("prepare", backend._without_results(model), np.inf, mutates=True, setup=True)
     return backend.DaskRows(coordinator, n_used, H.shape[1], m)
 
 

@@ -97,7 +97,7 @@ class Scaling:
             out = A.new_empty(A.shape)
         # A row far beyond those that were fitted may leave the floats; it need not go so far.
         limit = _limit(_precision(out))
-        scale, shift = beside(A, self.scale), beside(A, self.centre / self.scale)
+        scale, shift = on_device_of(A, self.scale), on_device_of(A, self.centre / self.scale)
         with np.errstate(over="ignore"):
             for start in range(0, len(A), _BLOCK_ROWS):
                 rows = slice(start, start + _BLOCK_ROWS)
@@ -107,7 +107,7 @@ class Scaling:
 
     def undo(self, A: Array) -> Array:
         """Return A * scale + centre, of an array or a tensor."""
-        return A * beside(A, self.scale) + beside(A, self.centre)
+        return A * on_device_of(A, self.scale) + on_device_of(A, self.centre)
 
 
 # -- summaries of rows ---------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Moments(NamedTuple):
         if sparse.issparse(A):
             mean, variance = mean_variance_axis(_divided(A, unit), axis=0, weights=weights)
             return cls(total, mean, variance * total)
-        x = A / beside(A, unit)
+        x = A / on_device_of(A, unit)
         mean = weights @ x / total
         return cls(total, on_host(mean), on_host(weights @ (x - mean) ** 2))
 
@@ -260,7 +260,7 @@ def _robust_numbers(quantiles: Array, deviation: float) -> tuple[float, float]:
     median, *ends = quantiles
     low, high = np.split(np.array(ends), 2)
     spreads = (high / 2 - low / 2) / -ndtri(_TAILS)
-    # A spread that is nothing beside the next wider one is rounding, as good as 0.
+    # A spread below 1e-14 of the next wider one is rounding, and counts as 0.
     rounding = 1e-14 * np.append(spreads[1:], 0.0)
     rounding = np.maximum(rounding, 10 * np.finfo(float).eps * abs(median))
     usable = np.append(spreads > rounding, True)
@@ -272,8 +272,8 @@ def _robust_numbers(quantiles: Array, deviation: float) -> tuple[float, float]:
 Values = TypeVar("Values", bound=npt.NDArray[np.generic])
 
 
-def beside(A: Array, numbers: Array) -> Array:
-    """Return numbers in float64 where A is: on the device of A, if that is a tensor."""
+def on_device_of(A: Array, numbers: Array) -> Array:
+    """Return numbers in float64; if A is a tensor, as a tensor on its device."""
     return numbers if isinstance(A, np.ndarray) else A[:0].double().new_tensor(numbers)
 
 

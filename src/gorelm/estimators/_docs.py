@@ -28,7 +28,7 @@ direct_link : bool, default=False
 input_scaling : {"minmax", "standard", None}, default="minmax"
     Scaling of X before the hidden layer: onto [-1, 1], to mean 0 and deviation 1, or none.
 target_scaling : {"robust", "minmax", None}, default="robust"
-    Scaling of y inside the fit: by median and interquartile range (or, where that range is 0, by
+    Scaling of y during the fit: by median and interquartile range (or, where that range is 0, by
     the spread of more of the values), onto [-1, 1], or none. Predictions are in the units of y.
 missing_targets : {"error", "ignore"}, default="error"
     What NaN in y means: a mistake, or a cell to leave out of the loss."""
@@ -59,8 +59,8 @@ validation : float, int, splitter or iterable of splits, default=None
 prune_on_grow : bool, default=False
     Drop the nodes that the penalty has emptied before others are added.
 warm_start : bool, default=False
-    Let another call of `fit` go on from the network that is there: with the same rows from where
-    it stood, with other rows from its nodes and scalings."""
+    Let another call of `fit` start from the fitted network: with the same rows from its last
+    solution, with other rows from its nodes and scalings."""
 
 GROWN = """\
 growth_ : list of dict
@@ -86,9 +86,9 @@ callback : callable, default=None
 
 LARGE = """\
 memory_budget : float or str, default=None
-    Memory for a fit, in bytes or as in "4GB"; None: half of the machine's. When the hidden outputs
-    H would exceed it they are never held whole: they are made in blocks of rows (in float32), in
-    every iteration anew but for those blocks that fit. X may then be a memory map, or
+    Memory for a fit, in bytes or as in "4GB"; None: half of the machine's. Hidden outputs H that
+    would exceed it are computed in blocks of rows (in float32), again in every iteration except
+    for the blocks that fit into it. X may then be a memory map, or
     :class:`gorelm.stream.RowBlocks` (a Parquet file, or blocks from anywhere). For dask
     collections, which are fitted by the workers of a cluster, it is the memory of each worker
     (None: half of its limit), and H keeps the precision of X.

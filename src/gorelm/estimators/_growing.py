@@ -368,7 +368,7 @@ class GrowingELM(BaseELM, Generic[Solver]):
     ) -> TrainingRows:
         used = usable_rows(T, w)
         rows = slice(None) if used.all() else used
-        # Copies, as the caller may change his arrays before the model grows.
+        # Copies: the caller may change these arrays before the model grows.
         return TrainingRows(design(X[rows].copy(), T[rows], w[rows]), T.copy(), used, X[~used])
 
     def _more_rows(self, X: object, y: object, sample_weight: object) -> TrainingRows:

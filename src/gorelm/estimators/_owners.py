@@ -148,7 +148,10 @@ class LargeELM(SizedELM, IterativeELM):
     def _outputs(self, X: Inputs | RowBlocks) -> Array:
         if not isinstance(X, RowBlocks):
             return super()._outputs(X)
-        return np.concatenate([super(LargeELM, self)._outputs(x) for _, x in X])
+        out = np.empty((len(X), self.coef_.shape[1]))
+        for rows, x in X:
+            out[rows] = super()._outputs(x)
+        return out
 
 
 def is_dask(X: object) -> bool:

@@ -34,7 +34,6 @@ from gorelm._typing import Array, Indices, Inputs, Mask
 
 __all__ = [
     "Design",
-    "Mask",
     "Targets",
     "has_target",
     "is_tensor",

@@ -229,8 +229,8 @@ class IGORELMRegressor(GrowingELM[Prepared], IterativeELM):
               + \frac{\lambda(1-\alpha)}{2} \|B\|_F^2, \qquad \alpha = \texttt{l1\_ratio},
 
     at every size what ``GORELMRegressor(lam, l1_ratio)`` finds, with its certificate. The iteration
-    goes on from where it stood, new nodes border the Cholesky factor of :math:`H'H + sI`, and of
-    the hidden outputs only the new columns are computed.
+    starts from the last solution (warm start), new nodes border the Cholesky factor of
+    :math:`H'H + sI`, and of the hidden outputs only the new columns are computed.
 
     ``solver="paper"`` runs the published iteration on that factor. (The published update of the
     explicit inverse multiplies rounding by about the condition number of :math:`H'H + sI` each

@@ -76,18 +76,18 @@ def fit(model: BatchModel, X: object, y: object, sample_weight: object = None) -
             coordinator, model.target_scaling, lengths, n_targets
         )
         model.hidden_ = model._draw(source.shape[1])
-        parts, summary = coordinator.call("target_sizes", _travelling(model))
+        parts, summary = coordinator.call("target_sizes", _without_results(model))
         sizes, weights = _joined(parts)
         size = float(weighted_quantiles(sizes, 0.5, weights))
         problem = model.problem()
         limit = summary.limit(problem, source.dtype)
-        coordinator.call("prepare", _travelling(model), limit, mutates=True, setup=True)
+        coordinator.call("prepare", _without_results(model), limit, mutates=True, setup=True)
         shape = (n_used, model.hidden_.n_outputs, n_targets)
         every = options.checkpoint_every
         rows = DaskRows(coordinator, *shape, checkpoint_every=every)
         found = solve_rows(rows, problem, settings=model._settings(), callback=model.callback)
         model._take_solution(found)
-        scores, used = _joined(coordinator.call("scores", _travelling(model)))
+        scores, used = _joined(coordinator.call("scores", _without_results(model)))
         model._score(scores, used, weights, size)
 
 
@@ -194,8 +194,8 @@ def _active_client() -> Client:
     return client
 
 
-def _travelling(model: BatchModel) -> BatchModel:
-    """Return a copy of the model without what is large, or does not travel."""
+def _without_results(model: BatchModel) -> BatchModel:
+    """Return a copy of the model to send to workers: without large results and the callback."""
     other = copy(model)
     other.callback = None
     for name in _UNSENT:
@@ -247,10 +247,10 @@ def _joined(parts: list[tuple[Array, Second]]) -> tuple[Array, Second]:
 
 
 class _Predictor:
-    """A model as it travels to where predictions are made."""
+    """A model as it is sent to the workers that predict."""
 
     def __init__(self, model: BatchModel) -> None:
-        self._model, self._n_targets = _travelling(model), model.coef_.shape[1]
+        self._model, self._n_targets = _without_results(model), model.coef_.shape[1]
 
     def __call__(self, x: Array) -> Array:
         if not len(x):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +54,8 @@ def _fit(model: BatchModel, X: torch.Tensor, T: torch.Tensor, w: torch.Tensor) -
     T_near = _like(X, bring_near(targets.T, problem, targets.omega, dtype)).contiguous()
     omega = None if targets.omega is None else _like(X, targets.omega)
     H = _hidden(model.hidden_, scaled, omega)
-    owner: Any = TorchRows(H, T_near, model.hidden_.n_outputs, omega, targets.observed)
+    owner = TorchRows(H, T_near, model.hidden_.n_outputs, omega, targets.observed)
+    del targets
     with torch.cuda.device_of(X):  # where graphs are captured and kernels run
         found = solve_rows(owner, problem, settings=model._settings(), callback=model.callback)
     del H, owner

@@ -233,8 +233,8 @@ class IGORELMRegressor(GrowingELM[Prepared], IterativeELM):
     :math:`H'H + sI`, and of the hidden outputs only the new columns are computed.
 
     ``solver="paper"`` runs the published iteration on that factor. (The published update of the
-    explicit inverse multiplies rounding by about the condition number of :math:`H'H + sI` each
-    time; `benchmarks/growing.py` shows it.)
+    explicit inverse multiplies rounding by up to the squared condition number of :math:`H'H + sI`
+    each time; `benchmarks/growing.py` shows it.)
 
     Parameters
     ----------

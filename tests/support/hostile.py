@@ -475,7 +475,7 @@ class Hostile:
         shown = result.stderr if "-" in call.arguments else text
         if not all(c.isprintable() or c == "\n" for c in shown):
             yield f"raw control characters: {shown!r}"
-        if "Warning" in result.stderr:
+        if "Warning" in result.stderr and result.code != -signal.SIGKILL:  # trackers clean up
             yield "warning of a library"
         if result.code == 1 and "--debug" not in call.arguments:
             lines = [n for n in result.stderr.splitlines() if not n.startswith(("note: ", "  "))]

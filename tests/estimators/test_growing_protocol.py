@@ -418,6 +418,7 @@ def test_growth_that_ends_in_a_warning_as_error_adds_nothing(case, way):
 SMALL = {"n_initial": 10, "n_step": 10, "max_hidden": 30, "random_state": 0}
 
 
+@pytest.mark.slow  # other parameters than in test_base.py
 @parametrize_with_checks(
     [IELMRegressor(random_state=0), *(cls(**SMALL) for cls in CLASSES if cls is not IELMRegressor)]
 )

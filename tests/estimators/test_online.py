@@ -282,6 +282,7 @@ def test_interrupted_leaves_the_model_as_it_was(monkeypatch):
     assert_same(model.partial_fit(X60[20:], T60[20:]), batch().fit(X60, T60), X60)
 
 
+@pytest.mark.slow  # other parameters than in test_base.py
 @parametrize_with_checks([OSELMRegressor(n_hidden=30, random_state=0)])
 def test_scikit_learn(estimator, check):
     check(estimator)

@@ -122,7 +122,6 @@ def test_one_gross_cell():
     assert difference.mean() < 0.1
 
 
-@pytest.mark.crossed
 @pytest.mark.parametrize(
     "seeds", [range(2), pytest.param(range(2, 8), marks=pytest.mark.slow)], ids=["few", "more"]
 )
@@ -252,6 +251,7 @@ def test_ridges_with_missing_targets_are_those_of_the_known_rows():
 # -- the same result -----------------------------------------------------------------------------
 
 
+@slow
 def test_deterministic():
     data = make_data(ratio=0.2)
     one, two = make().fit(data.X, data.T), make().fit(data.X, data.T)
@@ -398,6 +398,7 @@ def test_missing_targets(ratio):
         model.fit(data.X, T)
 
 
+@slow
 def test_no_missing_targets_to_ignore():
     data = make_data(ratio=0.2)
     one = make(missing_targets="ignore").fit(data.X, data.T)
@@ -444,6 +445,7 @@ def test_weights_are_repeats(ratio):
     assert error.max() < 1e-2
 
 
+@slow
 def test_scale_of_the_weights_does_not_matter():
     data = make_data(ratio=0.3)
     one, two = make().fit(data.X, data.T), make().fit(data.X, data.T, np.full(80, 4.0))
@@ -466,6 +468,7 @@ def test_more_rows_than_the_search_takes(kind):
     assert all(len(m.outlier_scores_) > 100 for m in model.members_)
 
 
+@slow
 def test_search_rows_at_the_number_of_rows_changes_nothing():
     data = make_data(ratio=0.2)
     one, two = make(search_rows=80), make(search_rows=1000)

@@ -60,8 +60,9 @@ def fit(
 ) -> None:
     """Fit a robust model to a table.
 
-    Tells how good it is, and which rows are wrong. DATA is a CSV, TSV, Parquet or ARFF file; words,
-    gaps and wrong rows are welcome. Layers and penalties are chosen by cross-validation.
+    Tells how good it is, and which rows are wrong. DATA is a CSV, TSV, Parquet or ARFF file;
+    categories, missing values and wrong rows are welcome. Layers and penalties are chosen by
+    cross-validation.
     """
     from gorelm.cli import reading, summary
     from gorelm.cli.findings import findings

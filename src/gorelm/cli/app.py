@@ -141,7 +141,7 @@ def listed(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
     "gorelm outliers table.csv --targets price,weight --out suspicious.csv\n"
     "gorelm predict table.gorelm new.csv --out predicted.csv",
 )
-@click.version_option(__version__)
+@click.version_option(__version__, prog_name="gorelm")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
     """Outlier-robust multi-target regression: fit, find wrong rows, predict, compare."""

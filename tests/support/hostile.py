@@ -26,9 +26,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
 import numpy as np
 import pandas as pd
 
+import gorelm
 from support.processes import left_after, marked
 
 __all__ = ["COMMANDS", "FAULTS", "NAMES", "Call", "Hostile", "Result", "called"]
@@ -115,6 +117,15 @@ def called(call, folder):
 def _all_of(descriptor):
     with os.fdopen(descriptor, "rb") as stream:
         return stream.read().decode("utf-8", "backslashreplace")
+
+
+def may_run_as_another():
+    """Whether calls can be made as an ordinary user, who must be able to read the installed code."""
+    if os.getuid() != 0:
+        return False
+    files = [Path(module.__file__).resolve() for module in (click, gorelm)]
+    folders = {folder for file in files for folder in file.parents}
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
 
 
 def _circumstances(call):
@@ -324,7 +335,7 @@ class Hostile:
         """Draw a call."""
         command = command or str(self.rng.choice(COMMANDS))
         fault = fault or str(self.rng.choice(FAULTS, p=[0.6, 0.2, 0.1, 0.1]))
-        if fault == "user" and os.getuid() != 0:
+        if fault == "user" and not may_run_as_another():
             fault = "none"
         call = Call(["--"], fault)
         call.arguments = getattr(self, f"_{command}")()

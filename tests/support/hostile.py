@@ -33,7 +33,16 @@ import pandas as pd
 import gorelm
 from support.processes import left_after, marked
 
-__all__ = ["COMMANDS", "FAULTS", "NAMES", "Call", "Hostile", "Result", "called"]
+__all__ = [
+    "COMMANDS",
+    "FAULTS",
+    "NAMES",
+    "Call",
+    "Hostile",
+    "Result",
+    "called",
+    "may_run_as_another",
+]
 
 MARK = "GORELM_HOSTILE_CALL"
 NOBODY = 65534
@@ -120,7 +129,7 @@ def _all_of(descriptor):
 
 
 def may_run_as_another():
-    """Whether calls can be made as an ordinary user, who must be able to read the installed code."""
+    """Whether calls can be made as an ordinary user, who must be able to read the code."""
     if os.getuid() != 0:
         return False
     files = [Path(module.__file__).resolve() for module in (click, gorelm)]

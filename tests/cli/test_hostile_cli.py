@@ -34,6 +34,7 @@ def hostile():
 def test_every_command_under_every_fault(hostile, command, fault):
     if fault == "user" and not may_run_as_another():
         pytest.skip("needs root, and code that every user can read")
+    hostile.draw_for(f"{command} {fault}")
     for _ in range(2):
         call = hostile.call(command, fault)
         assert not hostile.faults_of(call), str(call)
@@ -42,6 +43,7 @@ def test_every_command_under_every_fault(hostile, command, fault):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_many_hostile_calls(hostile, command):
+    hostile.draw_for(f"many {command}")
     for number in range(40):
         call = hostile.call(command)
         call.fresh = number % 10 == 0 and call.fault != "user"  # who may not even start Python

@@ -22,6 +22,7 @@ import time
 import traceback
 import uuid
 import warnings
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -340,6 +341,10 @@ class Hostile:
 
     # -- calls -----------------------------------------------------------------------------------
 
+    def draw_for(self, test):
+        """Draw what follows from a test's name, whichever tests this process has run before."""
+        self.rng = np.random.default_rng(zlib.crc32(test.encode()))
+
     def call(self, command=None, fault=None):
         """Draw a call."""
         command = command or str(self.rng.choice(COMMANDS))
@@ -545,7 +550,7 @@ class Hostile:
                 assert content.rstrip().endswith(b"</html>"), "half a page"
             elif content.startswith(b"PAR1"):
                 assert len(pd.read_parquet(path)) == 14
-            elif name.endswith(b".onnx"):
+            elif content.startswith(b"\x08") and b"gorelm" in content[:20]:  # whatever its name is
                 import onnx
 
                 onnx.checker.check_model(onnx.load_from_string(content))

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from gorelm._features.guide import SubsetGuide
 from gorelm._features.layer import _BLOCK_BYTES, ACTIVATIONS, HiddenLayer, _sample
-from support.sweeps import examples
+from support.sweeps import at, examples
 
 NAMES = list(ACTIVATIONS)
 RADIAL = [name for name, act in ACTIVATIONS.items() if act.radial]
@@ -68,9 +69,10 @@ def naive(layer, X):
     H = np.empty((len(X), layer.n_nodes))
     for i, x in enumerate(X):
         for j, (a, b) in enumerate(zip(layer.A, layer.b, strict=True)):
+            seen = x if layer.subsets is None else x[layer.subsets[j]]
             radial = layer.activation in RADIAL
-            r = np.linalg.norm(x - a, ORDER.get(layer.activation, 2))
-            H[i, j] = formula(r, b) if radial else formula(x @ a + b)
+            r = np.linalg.norm(seen - a, ORDER.get(layer.activation, 2))
+            H[i, j] = formula(r, b) if radial else formula(seen @ a + b)
     return np.hstack([X[:, layer.inputs], H])
 
 
@@ -488,6 +490,196 @@ def test_typical_distance_ignores_duplicates_and_outliers():
     assert np.all((layer.b >= 0.5) & (layer.b < 2))
 
 
+# -- nodes that see few inputs -----------------------------------------------------------------
+
+
+def test_all_inputs_are_the_dense_layer():
+    X = make_X()
+    for name in NAMES:
+        dense = make_layer(name, X=X)
+        assert dense.subsets is None
+        for n_inputs in (None, 4, 5, 1000):
+            with at(name=name, n_inputs=n_inputs):
+                assert_same(make_layer(name, X=X, n_inputs=n_inputs), dense)
+
+
+def test_few_inputs_golden():
+    """A node is k uniforms for its inputs and then those of a node with k inputs."""
+    for name in NAMES:
+        layer = HiddenLayer.draw(3, 5, n_inputs=2, activation=name, X=np.eye(5), random_state=0)
+        U = np.random.RandomState(layer.seed).random_sample((3, 4 if name in RADIAL else 5))
+        expected = []
+        for u, v in U[:, :2]:  # Floyd: one of the first 4, then one of all 5, or else the last
+            first, second = int(4 * u), int(5 * v)
+            expected.append(sorted([first, 4 if second == first else second]))
+        with at(name=name):
+            np.testing.assert_array_equal(layer.subsets, expected)
+            if name in RADIAL:
+                rows = np.eye(5)[(5 * U[:, 2]).astype(int)]
+                np.testing.assert_array_equal(
+                    layer.A, np.take_along_axis(rows, layer.subsets, axis=1)
+                )
+            else:
+                np.testing.assert_array_equal(layer.A, 2 * U[:, 2:4] - 1)
+
+
+@pytest.mark.crossed("n_features", "convert", "dtype")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array, sparse.csc_matrix])
+@pytest.mark.parametrize("n_features", [5, 300])
+@pytest.mark.parametrize("name", NAMES)
+def test_few_inputs_formula(name, n_features, convert, dtype):
+    """With 5 inputs the product is dense and with 300 it is sparse."""
+    X, offset = make_X(70, n_features).astype(dtype), np.linspace(-1, 1, n_features)
+    tol = 1e-11 if dtype == np.float64 else 3e-6
+    for n_inputs in (1, 3):
+        with at(n_inputs=n_inputs):
+            options = {"direct_link": True, "n_inputs": n_inputs, "offset": offset}
+            layer = make_layer(name, 40, X=convert(X), **options)
+            assert layer.A.shape == layer.subsets.shape == (40, n_inputs)
+            assert_same(layer, make_layer(name, 40, X=X, **options))
+            H = layer.transform(convert(X), offset=offset)
+            assert H.dtype == dtype
+            expected = naive(layer, (X + offset).astype(float))
+            np.testing.assert_allclose(H, expected, rtol=tol, atol=tol)
+            kept = np.arange(0, layer.n_outputs, 3)
+            np.testing.assert_allclose(
+                layer.keep(kept).transform(convert(X), offset=offset),
+                H[:, kept],
+                rtol=tol,
+                atol=tol,
+            )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_few_inputs_see_no_other(name):
+    X = make_X(30, 6)
+    layer = make_layer(name, 50, X=X, n_inputs=2)
+    H = layer.transform(X)
+    for j in range(6):
+        changed = X.copy()
+        changed[:, j] += 100.0
+        sees = (layer.subsets == j).any(axis=1)
+        other = layer.transform(changed)
+        np.testing.assert_allclose(other[:, ~sees], H[:, ~sees], rtol=1e-9, atol=1e-9)
+        felt = np.abs(other - H)[:, sees].max(axis=0) > 1e-3
+        assert felt.mean() > (0.2 if name in ("hardlim", "relu") else 0.99)  # these have flat parts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_few_inputs_grow(name):
+    X = make_X(40, 7)
+    guide = SubsetGuide([[0, 1, 2], [1, 4, 6]], [0.5, 0.5])
+    for n_inputs, how in ((1, {}), (3, {}), (3, {"guide": guide})):
+        with at(n_inputs=n_inputs, how=how):
+            options = {"X": X, "n_inputs": n_inputs, "direct_link": True, **how}
+            layer = make_layer(name, n_hidden=10, **options)
+            before = copy.deepcopy(layer)
+            once = layer.grow(30, **extra(name, X), **how)
+            twice = layer.grow(13, **extra(name, X), **how).grow(17, **extra(name, X), **how)
+            assert_same(once, twice)
+            assert_same(once, make_layer(name, n_hidden=40, **options))
+            assert_same(layer, before)
+            for old, new in ((layer.A, once.A), (layer.b, once.b), (layer.subsets, once.subsets)):
+                np.testing.assert_array_equal(new[:10], old)
+            # Removed nodes change none that come after, all of them removed included.
+            for kept in (np.arange(12), np.array([7, 9, 16]), []):
+                grown = layer.keep(kept).grow(30, **extra(name, X), **how)
+                np.testing.assert_array_equal(grown.A[-30:], once.A[-30:])
+                np.testing.assert_array_equal(grown.subsets[-30:], once.subsets[-30:])
+            restored = pickle.loads(pickle.dumps(layer))
+            assert_same(restored.grow(30, **extra(name, X), **how), once)
+
+
+def test_a_guide_changes_the_inputs_alone():
+    X = make_X(40, 7)
+    guide = SubsetGuide([[0, 1, 2], [1, 4, 6]], [0.5, 0.5])
+    for name in ADDITIVE:
+        free, guided = (make_layer(name, 30, X=X, n_inputs=3, guide=g) for g in (None, guide))
+        assert np.mean(free.subsets != guided.subsets) > 0.3
+        np.testing.assert_array_equal(free.A, guided.A)
+        np.testing.assert_array_equal(free.b, guided.b)
+
+
+@pytest.mark.parametrize("name", RADIAL)
+def test_widths_of_few_inputs_follow_those(name):
+    """In units of its own inputs, a node is as wide as a layer of these inputs alone."""
+    X = make_X(300, 4) * [1.0, 10.0, 1e-3, 0.0]
+    layer = make_layer(name, 200, X=X, n_inputs=2)
+    U = np.random.RandomState(layer.seed).random_sample((200, 4))
+    for node in range(200):
+        alone = make_layer(name, 1, X=X[:, layer.subsets[node]])
+        unit = alone.b[0] / 4 ** (np.random.RandomState(alone.seed).random_sample(2)[1] - 0.5)
+        np.testing.assert_allclose(layer.b[node], unit * 4 ** (U[node, 3] - 0.5), rtol=1e-12)
+    one = make_layer(name, 50, X=X, n_inputs=1)
+    widths = one.b[one.subsets[:, 0] == 3]  # of an input in which no two rows differ
+    assert len(widths) > 3
+    assert np.all((widths >= 0.5) & (widths < 2))
+
+
+@pytest.mark.parametrize("name", RADIAL)
+def test_few_inputs_weights_are_repeats(name):
+    X = make_X(30, 5)
+    weight = np.random.RandomState(1).randint(0, 4, size=len(X))
+    repeated = make_layer(name, 60, X=np.repeat(X, weight, axis=0), n_inputs=2)
+    assert_same(make_layer(name, 60, X=X, n_inputs=2, sample_weight=weight), repeated)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("n_features", [5, 300])
+def test_few_inputs_take_little_memory(n_features, convert):
+    X = convert(make_X(4000, n_features))
+    for name in ("tanh", "gaussian", "laplace"):
+        layer = make_layer(name, n_hidden=500, X=X, n_inputs=2)
+        out = np.empty((4000, 500))
+        layer.transform(X, out=out)
+        tracemalloc.start()
+        try:
+            layer.transform(X, out=out)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        with at(name=name):
+            assert peak < 0.8 * out.nbytes
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_few_inputs_extreme(name, dtype):
+    huge = np.finfo(dtype).max
+    tol = 1e-12 if dtype == np.float64 else 2e-6
+    for n_features in (3, 100):
+        X = np.zeros((4, n_features), dtype)
+        X[:, :3] = [[0.3, -0.2, 0.1], [huge, -huge, huge], [-huge, huge, 1], [1e4, 0, 1e-30]]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            layer = make_layer(name, 40, X=X, n_inputs=2)
+            for rows in (X, sparse.csr_array(X)):
+                H = layer.transform(rows)
+                assert np.all(np.isfinite(H))
+                np.testing.assert_allclose(H[:1], layer.transform(rows[:1]), rtol=tol, atol=tol)
+
+
+def test_a_layer_of_an_earlier_version_sees_all_inputs():
+    layer = make_layer("tanh")
+    old = object.__new__(HiddenLayer)
+    old.__dict__.update({k: v for k, v in vars(layer).items() if k != "subsets"})
+    np.testing.assert_array_equal(old.transform(make_X()), layer.transform(make_X()))
+    assert_same(old.grow(3), layer.grow(3))
+    assert_same(old.keep([1, 2]), layer.keep([1, 2]))
+
+
+def test_scattered():
+    layer = make_layer("tanh", X=make_X(9, 6), n_inputs=2)
+    W = layer.scattered(layer.A)
+    assert W.shape == (11, 6)
+    assert np.count_nonzero(W) == 22
+    X = make_X(9, 6)
+    np.testing.assert_allclose(np.tanh(X @ W.T + layer.b), layer.transform(X), rtol=1e-12)
+    dense = make_layer("tanh")
+    assert dense.scattered(dense.A) is dense.A
+
+
 # -- storing -----------------------------------------------------------------------------------
 
 
@@ -533,6 +725,17 @@ def test_attributes():
         ({"n_hidden": 0}, "n_hidden must be at least 1 .*got 0"),
         ({"n_hidden": -1, "direct_link": True}, "n_hidden must be at least 1 .*got -1"),
         ({"n_features": 0}, "n_features must be at least 1, got 0"),
+        ({"n_inputs": 0}, "n_inputs must be at least 1, or None for all, got 0"),
+        ({"n_inputs": -2}, "n_inputs must be at least 1, or None for all, got -2"),
+        ({"guide": SubsetGuide([[0, 1]], [1.0])}, "nodes that see few inputs; these see all"),
+        (
+            {"guide": SubsetGuide([[0, 1]], [1.0]), "n_inputs": 3},
+            "subsets of 2 inputs .* see 3 of 4",
+        ),
+        (
+            {"guide": SubsetGuide([[0, 7]], [1.0]), "n_inputs": 2},
+            "up to number 7; .* see 2 of 4",
+        ),
         ({"activation": "gaussian"}, "'gaussian' nodes .*X is needed"),
         ({"activation": "gaussian", "X": np.ones((3, 2))}, "X has 2 features, .* takes 4"),
         (
@@ -561,6 +764,8 @@ def test_draw_errors(changes, message):
 def test_sizes_are_integers():
     with pytest.raises(TypeError):
         HiddenLayer.draw(3.0, 4)
+    with pytest.raises(TypeError):
+        HiddenLayer.draw(3, 4, n_inputs=2.0)
     assert type(HiddenLayer.draw(np.int64(3), np.int32(4)).n_features) is int
 
 

@@ -1,0 +1,156 @@
+"""Which inputs a node sees: subsets of the inputs, drawn at random or by what a model explains.
+
+A layer of nodes with k inputs each draws k uniforms per node for its subset. Without a guide all
+subsets of k inputs are equally probable. A `SubsetGuide` names subsets worth more nodes, such as
+those that explain most of a fitted model (`explained_by_subset`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from gorelm._typing import Array, Indices
+
+if TYPE_CHECKING:
+    from gorelm._features.layer import HiddenLayer
+
+__all__ = ["SubsetGuide", "draw_subsets", "explained_by_subset"]
+
+_FROM_GUIDE = 0.9  # share of the nodes; the others can find what no earlier node has seen
+_BLOCK_CELLS = 2**20  # of the contributions (rows, subsets, targets) held at a time
+
+
+@dataclass(frozen=True, eq=False)
+class SubsetGuide:
+    """Subsets of the inputs, and how often new nodes should see each.
+
+    A node takes its subset from here with probability 0.9, and else any subset with equal
+    probability. A guide of no subsets says nothing: all subsets are equally probable.
+
+    Attributes
+    ----------
+    subsets : ndarray of int, shape (n_subsets, k)
+        Increasing input indices.
+    probabilities : ndarray of shape (n_subsets,)
+        Non-negative, of sum 1.
+    """
+
+    subsets: Indices
+    probabilities: Array
+
+    def __post_init__(self) -> None:
+        S, p = np.asarray(self.subsets), np.asarray(self.probabilities, dtype=np.float64)
+        if S.ndim != 2 or S.dtype.kind not in "iu" or p.shape != S.shape[:1]:
+            raise ValueError(
+                "A guide has a table of input indices and one probability for each of its rows, "
+                f"got {S.dtype} {S.shape} and {p.shape}."
+            )
+        if S.size and (S.min() < 0 or np.any(np.diff(S, axis=1) <= 0)):
+            raise ValueError("The input indices of a subset must increase, none negative.")
+        if len(p) and not (np.all(p >= 0) and abs(p.sum() - 1) < 1e-9):
+            raise ValueError("The probabilities of a guide must be non-negative, of sum 1.")
+        object.__setattr__(self, "subsets", S.astype(np.intp))
+        object.__setattr__(self, "probabilities", p)
+
+
+def draw_subsets(U: Array, n_features: int, guide: SubsetGuide | None = None) -> Indices:
+    """Return a subset of the inputs for every row of uniforms, its indices increasing.
+
+    Parameters
+    ----------
+    U : array (n_nodes, k)
+        Uniform on [0, 1); k is the number of inputs of a node.
+    n_features : int
+        Number of inputs to choose from.
+    guide : SubsetGuide, optional
+        Subsets to prefer.
+    """
+    if guide is None or not len(guide.subsets):
+        return _any_subsets(U, n_features)
+    if guide.subsets.shape[1] != U.shape[1] or guide.subsets.max() >= n_features:
+        raise ValueError(
+            f"The guide has subsets of {guide.subsets.shape[1]} inputs up to number "
+            f"{guide.subsets.max()}; the layer's nodes see {U.shape[1]} of {n_features}."
+        )
+    # The first uniform decides between the two, and what is left of it is a uniform again: a node
+    # takes as many of them with a guide as without.
+    first = U[:, 0]
+    guided = first < _FROM_GUIDE
+    cdf = np.cumsum(guide.probabilities)
+    left = np.where(guided, first / _FROM_GUIDE, (first - _FROM_GUIDE) / (1 - _FROM_GUIDE))
+    # The last subset of positive probability owns what rounding leaves above the sum.
+    last = np.flatnonzero(guide.probabilities)[-1]
+    at = np.minimum(np.searchsorted(cdf, left * cdf[-1], side="right"), last)
+    free = _any_subsets(np.column_stack([left, U[:, 1:]]), n_features)
+    return np.where(guided[:, None], guide.subsets[at], free)
+
+
+def _any_subsets(U: Array, n_features: int) -> Indices:
+    """Return subsets of equal probability by Floyd's algorithm, one uniform for each member."""
+    subsets = np.empty(U.shape, dtype=np.intp)
+    for r in range(U.shape[1]):
+        top = n_features - U.shape[1] + r
+        # The product can round up to top + 1.
+        choice = np.minimum((U[:, r] * (top + 1)).astype(np.intp), top)
+        taken = (subsets[:, :r] == choice[:, None]).any(axis=1)
+        subsets[:, r] = np.where(taken, top, choice)
+    return np.sort(subsets, axis=1)
+
+
+def explained_by_subset(
+    layer: HiddenLayer,
+    H_nodes: Array,
+    coef: Array,
+    sample_weight: npt.ArrayLike | None = None,
+) -> SubsetGuide:
+    """Return the subsets of a fitted layer, each as probable as what its nodes explain.
+
+    That is the variance over the rows of the part of the outputs that the subset's nodes make,
+    h_S B_S, summed over the targets. Subsets that explain nothing are left out.
+
+    Parameters
+    ----------
+    layer : HiddenLayer
+        Its nodes see few inputs.
+    H_nodes : array (N, n_nodes)
+        Outputs of the nodes, without directly linked inputs.
+    coef : array (n_nodes, n_targets)
+        Their output weights, for targets on one scale.
+    sample_weight : array-like of shape (N,), optional
+        A weight of 2 is the row written twice, a weight of 0 the row left out.
+    """
+    if layer.subsets is None:
+        raise ValueError("All nodes of this layer see all inputs: it has no subsets to compare.")
+    n_nodes = layer.n_nodes
+    if H_nodes.shape[1:] != (n_nodes,) or coef.ndim != 2 or len(coef) != n_nodes:
+        raise ValueError(
+            f"H_nodes and coef must have a column and a row for each of {n_nodes} nodes, got "
+            f"{H_nodes.shape} and {coef.shape}."
+        )
+    subsets, group = np.unique(layer.subsets, axis=0, return_inverse=True)
+    n_subsets, m = len(subsets), coef.shape[1]
+    w = np.ones(len(H_nodes)) if sample_weight is None else np.asarray(sample_weight, dtype=float)
+    # In units of the largest weight, so that no square overflows.
+    unit = float(np.abs(coef).max(initial=0.0)) or 1.0
+    # A sparse matrix from nodes to (subset, target) pairs sums the nodes of each pair.
+    pairs = group.reshape(-1, 1) * m + np.arange(m)
+    nodes = np.broadcast_to(np.arange(n_nodes)[:, None], pairs.shape)
+    weights = sparse.csr_array(
+        ((coef / unit).ravel(), (pairs.ravel(), nodes.ravel())), shape=(n_subsets * m, n_nodes)
+    )
+    mean = w @ H_nodes / w.sum()
+    squares = np.zeros(n_subsets * m)
+    n_rows = max(_BLOCK_CELLS // max(n_subsets * m, n_nodes, 1), 1)
+    for start in range(0, len(H_nodes), n_rows):
+        centred = np.ascontiguousarray((H_nodes[start : start + n_rows] - mean).T)
+        squares += (weights @ centred) ** 2 @ w[start : start + n_rows]
+    # What is left of a constant part after its mean is rounding.
+    squares[squares <= (1e-14 * (abs(weights) @ np.abs(mean))) ** 2 * w.sum()] = 0.0
+    explained = squares.reshape(n_subsets, m).sum(axis=1)
+    some = explained > 0
+    return SubsetGuide(subsets[some], explained[some] / (explained.sum() or 1.0))

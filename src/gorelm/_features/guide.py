@@ -83,9 +83,7 @@ def draw_subsets(U: Array, n_features: int, guide: SubsetGuide | None = None) ->
     guided = first < _FROM_GUIDE
     cdf = np.cumsum(guide.probabilities)
     left = np.where(guided, first / _FROM_GUIDE, (first - _FROM_GUIDE) / (1 - _FROM_GUIDE))
-    # The last subset of positive probability owns what rounding leaves above the sum.
-    last = np.flatnonzero(guide.probabilities)[-1]
-    at = np.minimum(np.searchsorted(cdf, left * cdf[-1], side="right"), last)
+    at = np.searchsorted(cdf, left * cdf[-1], side="right")
     free = _any_subsets(np.column_stack([left, U[:, 1:]]), n_features)
     return np.where(guided[:, None], guide.subsets[at], free)
 
@@ -95,8 +93,7 @@ def _any_subsets(U: Array, n_features: int) -> Indices:
     subsets = np.empty(U.shape, dtype=np.intp)
     for r in range(U.shape[1]):
         top = n_features - U.shape[1] + r
-        # The product can round up to top + 1.
-        choice = np.minimum((U[:, r] * (top + 1)).astype(np.intp), top)
+        choice = (U[:, r] * (top + 1)).astype(np.intp)  # u < 1 in floats makes u c < c
         taken = (subsets[:, :r] == choice[:, None]).any(axis=1)
         subsets[:, r] = np.where(taken, top, choice)
     return np.sort(subsets, axis=1)

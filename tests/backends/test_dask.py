@@ -56,6 +56,7 @@ METHODS = {
     "OR-ELM": ORELMRegressor(),
     "GR-ELM": GRELMRegressor(),
     "R-ELM": RELMRegressor(C=10),
+    "R-ELM few inputs": RELMRegressor(C=10, n_inputs=2, activation="tanh"),
 }
 
 

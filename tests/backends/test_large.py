@@ -19,6 +19,7 @@ MODELS = {
     "OR-ELM": ORELMRegressor(C=3, **SMALL),
     "GR-ELM": GRELMRegressor(C=3, **SMALL),
     "R-ELM": RELMRegressor(C=3, input_scaling=None, **SMALL),
+    "GOR-ELM few inputs": GORELMRegressor(lam=0.3, n_inputs=2, direct_link=True, **SMALL),
 }
 models = pytest.mark.parametrize("name", MODELS)
 N_ROWS = 2 * BLOCK_ROWS + 300

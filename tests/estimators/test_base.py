@@ -69,6 +69,44 @@ def test_all_lists_the_five_methods():
     }
 
 
+# -- nodes that see few inputs -------------------------------------------------------------------
+
+
+@all_estimators
+def test_few_inputs(cls):
+    X, T = make_data(zeros=True)
+    for activation in ("tanh", "gaussian", "laplace"):
+        with at(activation=activation):
+            params = {"activation": activation, "direct_link": True}
+            model = make(cls, n_inputs=2, **params).fit(X, T)
+            assert model.hidden_.subsets.shape == model.hidden_.A.shape == (12, 2)
+            of_sparse = make(cls, n_inputs=2, **params).fit(sparse.csr_array(X), T)
+            np.testing.assert_array_equal(of_sparse.hidden_.subsets, model.hidden_.subsets)
+            assert_close(of_sparse.predict(sparse.csr_array(X)), model.predict(X), 6)
+            copy = pickle.loads(pickle.dumps(model))
+            np.testing.assert_array_equal(copy.predict(X), model.predict(X))
+            assert clone(model).n_inputs == 2
+            everything = make(cls, n_inputs=99, **params).fit(X, T)
+            assert everything.hidden_.subsets is None
+            np.testing.assert_array_equal(
+                everything.predict(X), make(cls, **params).fit(X, T).predict(X)
+            )
+
+
+@all_estimators
+def test_a_pickle_without_n_inputs(cls):
+    """As earlier versions wrote them."""
+    X, T = make_data()
+    model = make(cls).fit(X, T)
+    expected = model.predict(X)
+    for state, name in ((vars(model), "n_inputs"), (vars(model.hidden_), "subsets")):
+        del state[name]
+    old = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(old.predict(X), expected)
+    assert old.get_params()["n_inputs"] is None
+    np.testing.assert_array_equal(clone(old).fit(X, T).predict(X), expected)
+
+
 # -- model selection, cloning, storing -----------------------------------------------------------
 
 

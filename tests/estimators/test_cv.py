@@ -388,6 +388,7 @@ def test_ends_with_the_chosen_single_estimator_under_weights(cls):
         ("n_hidden", np.array([2, 25])),
         ("activation", ["hardlim", "tanh"]),
         ("weight_scale", (1e-4, 1.0)),
+        ("n_inputs", [1, 3]),
         ("direct_link", [False, True]),
     ],
 )
@@ -404,6 +405,17 @@ def test_lists_of_layers_are_searched(cls, name, values):
     # Each layer's part is the search of that layer alone.
     alone = make(cls, **{"n_hidden": 12, name: values[0]}).fit(X, T)
     np.testing.assert_allclose(splits(alone), splits(model)[:, :5], rtol=1e-12)
+
+
+def test_numbers_of_inputs_may_be_all():
+    X, T = make_data(90)
+    model = make(RELMRegressorCV, n_hidden=12, n_inputs=[None, 2, 99], n_lams=3).fit(X, T)
+    table = model.cv_results_
+    assert list(table["param_n_inputs"]) == 3 * [None] + 3 * [2] + 3 * [99]
+    scores = splits(model)
+    np.testing.assert_array_equal(scores[:, :3], scores[:, 6:])
+    assert not np.array_equal(scores[:, :3], scores[:, 3:6])
+    assert "param_n_inputs" not in make(RELMRegressorCV, n_lams=3).fit(X, T).cv_results_
 
 
 def test_every_combination_of_layers():
@@ -778,6 +790,10 @@ BAD = [
             ("activation", []),
             ("weight_scale", []),
             ("direct_link", []),
+            ("n_inputs", []),
+            ("n_inputs", [2, 0]),
+            ("n_inputs", [2, 1.5]),
+            ("n_inputs", 0),
             ("n_hidden", [10, -1]),
             ("n_hidden", [10, 2.5]),
             ("n_hidden", 2.5),

@@ -139,6 +139,8 @@ def rows(kind):
         "one-dimensional y": (X, T[:, 0], None, {}),
         "direct link": (X, T, None, {"direct_link": True}),
         "radial": (X, T, None, {"activation": "gaussian"}),
+        "few inputs": (X, T, None, {"n_inputs": 2}),
+        "few inputs, radial": (X, T, None, {"n_inputs": 2, "activation": "laplace"}),
         "from tall to wide": (X[:18], T[:18], None, {}),
         "wide": (X[:7], T[:7], None, {}),
         "more targets than rows": (X[:4], rng.standard_normal((4, 6)), None, {}),
@@ -151,7 +153,7 @@ def rows(kind):
 KINDS = [
     *("plain", "missing", "weights", "float32", "sparse", "one-dimensional y", "direct link"),
     *("radial", "from tall to wide", "wide", "more targets than rows", "one row"),
-    *("constant targets", "dead nodes"),
+    *("constant targets", "dead nodes", "few inputs", "few inputs, radial"),
 ]
 all_kinds = pytest.mark.parametrize("kind", KINDS)
 

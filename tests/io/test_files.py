@@ -1,5 +1,6 @@
 """Models in files come back as they were, to the bit, or are not written at all."""
 
+import inspect
 import pickle
 import subprocess
 import sys
@@ -51,6 +52,22 @@ def test_predictions_are_the_same_bits(cls, tmp_path):
         for name, value in vars(model).items():
             if name.endswith("_") and isinstance(value, np.ndarray):
                 np.testing.assert_array_equal(getattr(restored, name), value, strict=True)
+
+
+def test_nodes_that_see_few_inputs(tmp_path):
+    X, T = rows()
+    for cls in ESTIMATORS:
+        if "n_inputs" not in inspect.signature(cls).parameters:
+            continue
+        for activation in ("tanh", "gaussian", "laplace"):
+            model = small(cls, n_inputs=2, activation=activation, direct_link=True).fit(X, T)
+            restored = through_file(model, tmp_path)
+            np.testing.assert_array_equal(restored.hidden_.subsets, model.hidden_.subsets)
+            assert restored.n_inputs == 2
+            assert same_predictions(restored, model, X), (cls, activation)
+    guided = small(IGORELMRegressor, n_inputs=2, guided=True).fit(X, T)
+    restored = through_file(guided, tmp_path)
+    assert same_predictions(restored.grow(5, X, T), guided.grow(5, X, T), X)
 
 
 def test_another_process_predicts_the_same_bits(tmp_path):

@@ -44,7 +44,12 @@ def error(model, X, dtype="float64", run=None):
 
 
 LINKED = {"activation": "tanh", "direct_link": True}
-LAYERS = [LINKED, *({"activation": activation} for activation in ACTIVATIONS)]
+LAYERS = [
+    LINKED,
+    *({"activation": activation} for activation in ACTIVATIONS),
+    *({"activation": activation, "n_inputs": 2} for activation in ACTIVATIONS),
+    {"activation": "laplace", "n_inputs": 1, "direct_link": True},
+]
 OTHERS = [cls for cls in ESTIMATORS if cls is not RELMRegressor]
 
 
@@ -73,16 +78,18 @@ def test_every_estimator_and_layer(cls, layers):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_inputs_at_the_end_of_the_floats(activation, dtype):
     X, T = rows()
-    model = small(RELMRegressor, activation=activation).fit(X, T)
     far = float(np.finfo(dtype).max) / 1e3
-    assert error(model, np.sign(X) * far, dtype) < 1e-5
+    for n_inputs in (None, 2):
+        model = small(RELMRegressor, activation=activation, n_inputs=n_inputs).fit(X, T)
+        assert error(model, np.sign(X) * far, dtype) < 1e-5, n_inputs
 
 
 @pytest.mark.parametrize("activation", ["tanh", "gaussian", "laplace"])
 def test_no_rows(activation):
     X, T = rows()
-    run = runner(small(RELMRegressor, activation=activation).fit(X, T))
-    assert run(X[:0]).shape == (0, T.shape[1])
+    for n_inputs in (None, 2):
+        run = runner(small(RELMRegressor, activation=activation, n_inputs=n_inputs).fit(X, T))
+        assert run(X[:0]).shape == (0, T.shape[1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -76,6 +76,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         "activation": [str],  # the layer knows the table as it is now, entries of users included
         "weights": [StrOptions({"uniform", "normal"})],
         "weight_scale": [Interval(Real, 0, None, closed="neither")],
+        "n_inputs": [Interval(Integral, 1, None, closed="left"), None],
         "direct_link": ["boolean"],
         "input_scaling": [StrOptions(set(INPUT_SCALINGS)), None],
         "target_scaling": [StrOptions(set(TARGET_SCALINGS)), None],
@@ -86,6 +87,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
     activation: str = "sigmoid"
     weights: str = "uniform"
     weight_scale: float = 1.0
+    n_inputs: int | None = None
     direct_link: bool = False
     input_scaling: str | None = "minmax"
     target_scaling: str | None = "robust"
@@ -192,6 +194,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             activation=self.activation,
             weights=self.weights,
             weight_scale=self.weight_scale,
+            n_inputs=self.n_inputs,
             direct_link=self.direct_link,
             random_state=self.random_state,
             X=None if design is None else design.X,

@@ -23,6 +23,9 @@ weights : {"uniform", "normal"}, default="uniform"
     normal.
 weight_scale : float, default=1.0
     Factor on the hidden weights and biases; larger means more strongly curved nodes.
+n_inputs : int, default=None
+    Number of inputs that each node sees, chosen at random for each; None, or a number above that
+    of the inputs: all.
 direct_link : bool, default=False
     Give the (scaled) inputs to the output layer too.
 input_scaling : {"minmax", "standard", None}, default="minmax"
@@ -58,6 +61,10 @@ validation : float, int, splitter or iterable of splits, default=None
     None: errors are those of the training rows.
 prune_on_grow : bool, default=False
     Drop the nodes that the penalty has emptied before others are added.
+guided : bool, default=False
+    Let nine of ten new nodes see inputs that nodes of the model so far see together, chosen in
+    proportion to the variance that those explain (in units of the scaled targets, summed over
+    them). Needs `n_inputs`.
 warm_start : bool, default=False
     Let another call of `fit` start from the fitted network: with the same rows from its last
     solution, with other rows from its nodes and scalings."""

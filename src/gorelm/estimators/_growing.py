@@ -15,6 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from gorelm._compat import Interval, RealNotInt, validate_params
+from gorelm._features.guide import SubsetGuide, explained_by_subset
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import weighted_quantiles
 from gorelm._typing import Array, Constraints, Indices, Inputs, Mask
@@ -70,6 +71,7 @@ class GrowingELM(BaseELM, Generic[Solver]):
         "max_pruned": [Interval(Real, 0, 1, closed="right"), None],
         "validation": [Interval(RealNotInt, 0, 1, closed="neither"), "cv_object", None],
         "prune_on_grow": ["boolean"],
+        "guided": ["boolean"],
         "warm_start": ["boolean"],
     }
 
@@ -82,6 +84,7 @@ class GrowingELM(BaseELM, Generic[Solver]):
     max_pruned: float | None = None
     validation: float | BaseCrossValidator | Iterable[tuple[Indices, Indices]] | None = None
     prune_on_grow: bool = False
+    guided: bool = False
     warm_start: bool = False
 
     # -- for each method to define ---------------------------------------------------------------
@@ -108,6 +111,7 @@ class GrowingELM(BaseELM, Generic[Solver]):
                 f"n_initial={self.n_initial} is more than max_hidden={self.max_hidden}: a fit "
                 "begins with the one and may grow to the other"
             )
+        self._check_guided()
         network: GrowingNetwork[Solver] | None = None
         growth: list[Growth] = []
         if self.warm_start and hasattr(self, "hidden_"):
@@ -149,7 +153,8 @@ class GrowingELM(BaseELM, Generic[Solver]):
         """Add nodes to the fitted network and adapt all output weights.
 
         Growing by p and then by q gives the network that growing by p + q gives (iterative methods:
-        to within `tol`; with `prune_on_grow`, only while nothing is pruned).
+        to within `tol`; with `prune_on_grow`, only while nothing is pruned). With `guided` it does
+        not: the model after p nodes says what the next ones see.
 
         Parameters
         ----------
@@ -168,6 +173,7 @@ class GrowingELM(BaseELM, Generic[Solver]):
         n_new = self.n_step if n_new is None else _count(n_new)
         with all_or_nothing(self):
             validate_params(self)
+            self._check_guided()
             if X is not None:
                 rows = self._more_rows(X, y, sample_weight)
                 network = GrowingNetwork(self._make_solver, self.hidden_, rows.design)
@@ -223,6 +229,13 @@ class GrowingELM(BaseELM, Generic[Solver]):
 
     # -- growing ---------------------------------------------------------------------------------
 
+    def _check_guided(self) -> None:
+        if self.guided and self.n_inputs is None:
+            raise ValueError(
+                "guided=True chooses the inputs that new nodes see, and with n_inputs=None they "
+                "see all: set n_inputs to a number"
+            )
+
     def _grow_until_stopped(
         self,
         networks: list[GrowingNetwork[Solver]],
@@ -252,12 +265,15 @@ class GrowingELM(BaseELM, Generic[Solver]):
                 return found[0], records, reason
 
     def _grow_to(self, network: GrowingNetwork[Solver], n_drawn: int) -> Weights:
-        """Grow to a size that a validation has chosen, in one step unless nodes are pruned."""
-        step = self.n_step if self.prune_on_grow else self.max_hidden
+        """Grow to a size that a validation has chosen, in one step unless steps need weights."""
+        by_steps = self.prune_on_grow or self.guided
+        step = self.n_step if by_steps else self.max_hidden
         while network.layer.n_drawn < n_drawn:
-            if self.prune_on_grow and network.solver is not None:
-                network.prune(self._found(network).coef)
-            network.grow(self._make_solver, min(step, n_drawn - network.layer.n_drawn))
+            n_new = min(step, n_drawn - network.layer.n_drawn)
+            if by_steps and network.solver is not None:
+                self._enlarge([network], [self._found(network).coef], n_new)
+            else:
+                network.grow(self._make_solver, n_new)
         return self._found(network)
 
     def _found(self, network: GrowingNetwork[Solver]) -> Weights:
@@ -270,9 +286,10 @@ class GrowingELM(BaseELM, Generic[Solver]):
         self, networks: list[GrowingNetwork[Solver]], coefs: list[Array], n_new: int
     ) -> None:
         for network, coef in zip(networks, coefs, strict=True):
+            guide = network.guide(coef) if self.guided else None
             if self.prune_on_grow:
                 network.prune(coef)
-            network.grow(self._make_solver, n_new)
+            network.grow(self._make_solver, n_new, guide)
 
     def _record(
         self,
@@ -439,11 +456,13 @@ class GrowingNetwork(Generic[Solver]):
         design = self.design
         return make(design.hidden(self.layer), design.T, design.omega, design.observed)
 
-    def grow(self, make: MakeSolver[Solver], n_new: int) -> None:
+    def grow(self, make: MakeSolver[Solver], n_new: int, guide: SubsetGuide | None = None) -> None:
         """Add nodes to the layer and to the solver."""
         self.has_model_weights = False
         every, n_old = self._every, self.layer.n_outputs
-        self.layer = self.layer.grow(n_new, X=every.X, sample_weight=every.w, offset=every.offset)
+        self.layer = self.layer.grow(
+            n_new, X=every.X, sample_weight=every.w, offset=every.offset, guide=guide
+        )
         if self.solver is None:
             self.solver = self._start(make)
         else:
@@ -461,6 +480,16 @@ class GrowingNetwork(Generic[Solver]):
             self.solver.keep(active)
         else:
             self.solver = None
+
+    def guide(self, coef: Array) -> SubsetGuide | None:
+        """Return which inputs nodes with these weights use; None where all nodes see all."""
+        if self.layer.subsets is None:
+            return None
+        n_linked, design = len(self.layer.inputs), self.design
+        active = n_linked + np.flatnonzero(coef[n_linked:].any(axis=1))
+        nodes = self.layer.keep(active)
+        H = nodes.transform(design.X, offset=design.offset)
+        return explained_by_subset(nodes, H, coef[active], design.w)
 
     def outputs(self, coef: Array) -> Array:
         """Return H times the weights."""

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 FEW_CELLS = 10**6  # of H, rows times outputs, up to which threads of BLAS gain little
-_LAYER_LISTS = ("n_hidden", "activation", "weight_scale", "direct_link")
+_LAYER_LISTS = ("n_hidden", "activation", "weight_scale", "n_inputs", "direct_link")
 _SHARED = ("weights", "input_scaling", "target_scaling", "missing_targets", "tol", "max_iter")
 _NUMBERS: list[object] = ["array-like", Interval(Real, 0, None, closed="left")]
 
@@ -170,14 +170,16 @@ class SearchingELM(SizedELM):
     def _layers(self) -> list[dict[str, object]]:
         """Return the settings of every hidden layer to try."""
         lists = []
-        for name in _LAYER_LISTS:
+        # A column of None would be one of missing values in a table of results.
+        names = [name for name in _LAYER_LISTS if getattr(self, name) is not None]
+        for name in names:
             value = getattr(self, name)
             single = isinstance(value, str) or np.ndim(value) == 0
             values = [value] if single else list(value)
             if not values:
                 raise ValueError(f"{name} is an empty list: give at least one value")
             lists.append(values)
-        return [dict(zip(_LAYER_LISTS, layer, strict=True)) for layer in product(*lists)]
+        return [dict(zip(names, layer, strict=True)) for layer in product(*lists)]
 
     def _model(self, layer: dict[str, object], seed: int) -> IterativeELM:
         settings = {name: getattr(self, name) for name in _SHARED} | layer

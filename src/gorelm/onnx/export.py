@@ -214,19 +214,29 @@ def _hidden(graph: Graph, layer: HiddenLayer, x: str) -> str:
     if len(layer.inputs) or not layer.n_nodes:  # a layer of nothing is no columns of x
         parts.append(graph("Gather", x, layer.inputs.astype(np.int64), axis=1))
     act = ACTIVATIONS[layer.activation]
-    if layer.n_nodes and act.cityblock:
+    S = layer.subsets
+    if layer.n_nodes and act.cityblock and S is not None:
+        D = graph.distances_within(x, S, layer.A)
+        H = _ACTIVATIONS[layer.activation](graph, D, layer.b)
+        parts.append(graph.cast(H, graph.dtype_of(x)))
+    elif layer.n_nodes and act.cityblock:
         H = _ACTIVATIONS[layer.activation](graph, graph.distances(x, layer.A), layer.b)
         parts.append(graph.cast(H, graph.dtype_of(x)))
     elif layer.n_nodes and act.radial:
         # Differences of squares lose half the digits: distances are float64 for any x.
         wide = graph.cast(x, DOUBLE)
-        squares = graph("ReduceSumSquare", wide, axes=[1])
-        D2 = graph("Add", graph("MatMul", wide, -2 * layer.A.T), (layer.A**2).sum(axis=1))
+        if S is None:
+            squares = graph("ReduceSumSquare", wide, axes=[1])
+        else:
+            seen = layer.scattered(np.ones_like(layer.A)).T
+            squares = graph("MatMul", graph("Mul", wide, wide), seen)
+        C = layer.scattered(layer.A)
+        D2 = graph("Add", graph("MatMul", wide, -2 * C.T), (layer.A**2).sum(axis=1))
         D2 = graph("Max", graph("Add", D2, squares), 0.0)
         H = _ACTIVATIONS[layer.activation](graph, D2, layer.b)
         parts.append(graph.cast(H, graph.dtype_of(x)))
     elif layer.n_nodes:
-        Z = graph("Add", graph("MatMul", x, layer.A.T), layer.b)
+        Z = graph("Add", graph("MatMul", x, layer.scattered(layer.A).T), layer.b)
         parts.append(_ACTIVATIONS[layer.activation](graph, Z))
     return graph("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gorelm._typing import Array
+from gorelm._typing import Array, Indices
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -93,6 +93,15 @@ class Graph:
         rows = self("Concat", self.cast(x, DOUBLE), np.zeros((1, centres.shape[1])), axis=0)
         D = self("Scan", rows, body=each_row, num_scan_inputs=1)
         return self("Slice", D, np.array([0]), np.array([-1]))
+
+    def distances_within(self, x: str, subsets: Indices, centres: Array) -> str:
+        """Add ‖x − c‖₁ over each centre's own inputs: (N, centres), float64."""
+        wide = self.cast(x, DOUBLE)
+        terms = []
+        for inputs, values in zip(subsets.T, centres.T, strict=True):
+            seen = self("Gather", wide, inputs.astype(np.int64), axis=1)
+            terms.append(self("Abs", self("Sub", seen, values)))
+        return self("Sum", *terms)
 
     def cast(self, x: str, dtype: DType) -> str:
         """Return x as another type."""

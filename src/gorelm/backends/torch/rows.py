@@ -365,7 +365,8 @@ class DeviceLayer:
     def __init__(self, layer: HiddenLayer, like: Tensor) -> None:
         there = {"dtype": like.dtype, "device": like.device}
         self._inputs = torch.as_tensor(layer.inputs, device=like.device)
-        self._A, self._b = torch.as_tensor(layer.A.T, **there), torch.as_tensor(layer.b, **there)
+        self._A = torch.as_tensor(layer.scattered(layer.A).T, **there)
+        self._b = torch.as_tensor(layer.b, **there)
         self._activation = ACTIVATIONS[layer.activation]
         self._limit = torch.finfo(like.dtype).max ** 0.48
 

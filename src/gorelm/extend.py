@@ -7,6 +7,7 @@ in use.
 """
 
 from gorelm._features.activations import ACTIVATIONS, Activation
+from gorelm._features.guide import SubsetGuide, explained_by_subset
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver.admm import ADAPTIVE, PAPER, Settings
 from gorelm._solver.linalg import CholeskyFactor, EighFactor, Factor
@@ -46,7 +47,9 @@ __all__ = [
     "SizedELM",
     "Solution",
     "StepSums",
+    "SubsetGuide",
     "WarmRows",
+    "explained_by_subset",
     "factor_for",
     "norms",
     "parameters",

@@ -240,9 +240,11 @@ def test_layers_on_a_device(there, activation):
     from gorelm.backends.torch.rows import hidden_outputs
 
     X = np.random.default_rng(0).uniform(-30, 30, (50, 4))
-    layer = HiddenLayer.draw(20, 4, activation=activation, direct_link=True, random_state=0)
-    found = hidden_outputs(layer, there(X)).cpu().numpy()
-    np.testing.assert_allclose(found, layer.transform(X), atol=1e-12)
+    for n_inputs in (None, 2):
+        options = {"direct_link": True, "random_state": 0, "n_inputs": n_inputs}
+        layer = HiddenLayer.draw(20, 4, activation=activation, **options)
+        found = hidden_outputs(layer, there(X)).cpu().numpy()
+        np.testing.assert_allclose(found, layer.transform(X), atol=1e-12)
 
 
 def test_every_additive_activation_has_a_device_version():

@@ -44,9 +44,8 @@ def error(model, X, dtype="float64", run=None):
 
 
 LINKED = {"activation": "tanh", "direct_link": True}
-LAYERS = [
-    LINKED,
-    *({"activation": activation} for activation in ACTIVATIONS),
+LAYERS = [LINKED, *({"activation": activation} for activation in ACTIVATIONS)]
+FEW_INPUTS = [
     *({"activation": activation, "n_inputs": 2} for activation in ACTIVATIONS),
     {"activation": "laplace", "n_inputs": 1, "direct_link": True},
 ]
@@ -56,7 +55,7 @@ OTHERS = [cls for cls in ESTIMATORS if cls is not RELMRegressor]
 @pytest.mark.parametrize(
     ("cls", "layers"),
     [
-        (RELMRegressor, LAYERS),
+        (RELMRegressor, [*LAYERS, *FEW_INPUTS]),
         *((cls, [LINKED]) for cls in OTHERS),
         *(pytest.param(cls, LAYERS[1:], marks=pytest.mark.slow) for cls in OTHERS),
     ],

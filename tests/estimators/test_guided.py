@@ -34,6 +34,13 @@ def expected_layer(model, n_new, X, w=None):
     return layer.grow(n_new, X=scaled, sample_weight=w, offset=offset, guide=guide)
 
 
+def interaction(n_rows, seed=0, noise=0.05):
+    """Return rows of 12 inputs, two of which the target depends on."""
+    rng = np.random.RandomState(seed)
+    X = rng.uniform(-1, 1, (n_rows, 12))
+    return X, np.sin(4 * X[:, 2] * X[:, 5]) + noise * rng.normal(size=n_rows)
+
+
 @all_cases
 def test_every_step_follows_the_model_so_far(case):
     X, T = data()
@@ -93,14 +100,16 @@ def test_pruned_nodes():
 
 def test_validation_judges_the_layers_of_its_own_rows():
     """No fold sees its held-out rows in a guide, and the last model grows as it would alone."""
-    X, T = data()
+    X, T = interaction(300)
     for prune_on_grow in (False, True):
-        model = guided("IR-ELM", validation=3, prune_on_grow=prune_on_grow).fit(X, T)
+        params = {"C": 1e4, "weight_scale": 2.0, "prune_on_grow": prune_on_grow}
+        model = guided("IR-ELM", validation=3, max_hidden=50, **params).fit(X, T)
         best = min(model.growth_, key=lambda record: record["validation_error"])
         size = int(best["n_drawn"])
-        alone = guided("IR-ELM", max_hidden=size, prune_on_grow=prune_on_grow).fit(X, T)
+        assert size >= 30  # after at least two steps
+        alone = guided("IR-ELM", max_hidden=size, **params).fit(X, T)
         assert same_layer(model, alone)
-        np.testing.assert_allclose(model.coef_, alone.coef_, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(model.coef_, alone.coef_, rtol=1e-6, atol=1e-9)
 
 
 @all_cases
@@ -122,14 +131,10 @@ def test_refused_without_n_inputs(case):
 
 
 def test_finds_the_inputs_of_an_interaction():
-    rng = np.random.RandomState(0)
-    X = rng.uniform(-1, 1, (1000, 12))
-    y = np.sin(4 * X[:, 2] * X[:, 5]) + 0.05 * rng.normal(size=1000)
-    new = rng.uniform(-1, 1, (1000, 12))
-    truth = np.sin(4 * new[:, 2] * new[:, 5])
+    (X, y), (new, truth) = interaction(1000), interaction(1000, seed=1, noise=0.0)
     params = {"C": 100.0, "n_inputs": 2, "activation": "tanh", "weight_scale": 3.0}
     errors = {}
     for guided in (False, True):
         model = IRELMRegressor(**params, guided=guided, max_hidden=500, random_state=0).fit(X, y)
         errors[guided] = np.sqrt(np.mean((model.predict(new) - truth) ** 2))
-    assert errors[True] < 0.7 * errors[False]
+    assert errors[True] < 0.3 * errors[False]

@@ -669,6 +669,24 @@ def test_a_layer_of_an_earlier_version_sees_all_inputs():
     assert_same(old.keep([1, 2]), layer.keep([1, 2]))
 
 
+def test_no_subset_reads_or_writes_beyond_the_inputs():
+    """Files can hold any numbers, and loading one does not call the constructor."""
+    X = make_X(9, 6)
+    for name in ("tanh", "gaussian", "laplace"):
+        layer = make_layer(name, X=X, n_inputs=2)
+        for wrong in (-1, -6, 6, 2**40, -(2**40)):
+            subsets = layer.subsets.copy()
+            subsets[3, 1] = wrong
+            other = dataclasses.replace(layer, subsets=subsets)
+            for rows in (X, sparse.csr_array(X)):
+                with at(name=name, wrong=wrong), pytest.raises(ValueError, match="input indices"):
+                    other.transform(rows)
+        for wrong in (layer.subsets[:5], layer.subsets[:, :1], layer.subsets.astype(float)):
+            other = dataclasses.replace(layer, subsets=wrong)
+            with at(name=name), pytest.raises((ValueError, IndexError)):
+                other.transform(X)
+
+
 def test_scattered():
     layer = make_layer("tanh", X=make_X(9, 6), n_inputs=2)
     W = layer.scattered(layer.A)

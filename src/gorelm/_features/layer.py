@@ -389,6 +389,13 @@ class HiddenLayer:
         M: Array
         shift: Array
         S = self.subsets
+        # A layer may come from a file of anyone's, and SciPy writes wherever an index points to.
+        if S is not None and (
+            S.shape != self.A.shape or S.min(initial=0) < 0 or S.max(initial=0) >= self.n_features
+        ):
+            raise ValueError(
+                f"subsets must hold input indices in [0, {self.n_features}) in the shape of A."
+            )
         seen = offset if S is None else offset[S]
         if act.cityblock:  # ‖x + offset − c‖₁ = ‖x − c'‖₁  with c' = c − offset
             M, shift = self.A - seen, np.zeros(1)

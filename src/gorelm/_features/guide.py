@@ -7,8 +7,9 @@ those that explain most of a fitted model (`explained_by_subset`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SubsetGuide", "draw_subsets", "explained_by_subset"]
 
-_FROM_GUIDE = 0.9  # share of the nodes; the others can find what no earlier node has seen
+_FROM_GUIDE = 0.75  # share of the nodes; the others can find what no earlier node has seen
 _BLOCK_CELLS = 2**20  # of the contributions (rows, subsets, targets) held at a time
 
 
@@ -29,7 +30,7 @@ _BLOCK_CELLS = 2**20  # of the contributions (rows, subsets, targets) held at a 
 class SubsetGuide:
     """Subsets of the inputs, and how often new nodes should see each.
 
-    A node takes its subset from here with probability 0.9, and else any subset with equal
+    A node takes its subset from here with probability 0.75, and else any subset with equal
     probability. A guide of no subsets says nothing: all subsets are equally probable.
 
     Attributes
@@ -56,6 +57,18 @@ class SubsetGuide:
             raise ValueError("The probabilities of a guide must be non-negative, of sum 1.")
         object.__setattr__(self, "subsets", S.astype(np.intp))
         object.__setattr__(self, "probabilities", p)
+
+    @classmethod
+    def pooled(cls, guides: Sequence[SubsetGuide]) -> Self:
+        """Return the average of several guides: of few nodes, one alone is mostly chance."""
+        every = np.concatenate([guide.subsets for guide in guides])
+        subsets, which = np.unique(every, axis=0, return_inverse=True)
+        p = np.bincount(
+            which.ravel(),
+            np.concatenate([guide.probabilities for guide in guides]),
+            minlength=len(subsets),
+        )
+        return cls(subsets, p / (p.sum() or 1.0))
 
 
 def draw_subsets(U: Array, n_features: int, guide: SubsetGuide | None = None) -> Indices:

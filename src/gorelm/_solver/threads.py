@@ -1,17 +1,22 @@
-"""BLAS held to one thread, for work whose products are too small to share."""
+"""Threads: BLAS held to one, and work shared among threads of our own."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from threading import Lock
+from typing import TypeVar
 
 import threadpoolctl
+from joblib import effective_n_jobs
 from threadpoolctl import threadpool_limits
 
-__all__ = ["one_blas_thread"]
+__all__ = ["n_threads", "one_blas_thread", "ordered_map"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _lock = Lock()
 _users = 0
@@ -66,3 +71,31 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+def n_threads(n_jobs: int | None) -> int:
+    """Return how many threads `n_jobs` asks for; None: as many as BLAS would use by itself.
+
+    So a process that shares its machine (a worker of joblib's, OPENBLAS_NUM_THREADS=1) stays
+    within its share.
+    """
+    if n_jobs is not None:
+        return int(effective_n_jobs(n_jobs))
+    libraries = [one for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"]
+    return max((int(one["num_threads"]) for one in libraries), default=1)
+
+
+def ordered_map(work: Callable[[Item], Result], items: Sequence[Item], n: int) -> Iterator[Result]:
+    """Yield ``work(item)`` of every item in order, computed by n threads.
+
+    Each item is the work of one thread, so that results do not depend on n. BLAS must be held to
+    one thread (`one_blas_thread`).
+    """
+    if n <= 1 or len(items) <= 1:
+        yield from map(work, items)
+        return
+    executor = ThreadPoolExecutor(min(n, len(items)))
+    try:
+        yield from executor.map(work, items)
+    finally:  # an interrupt does not wait for what has not begun
+        executor.shutdown(wait=True, cancel_futures=True)

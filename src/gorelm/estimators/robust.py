@@ -1,85 +1,86 @@
 r"""One estimator for contaminated tables: it needs no parameter to be chosen.
 
-Three steps, in each of which a row is judged by models that were not fitted to it:
+Four steps, in each of which a row is judged by models that were not fitted to its target:
 
-1. *Screen* (`screen`). A few GOR-ELMs (l2,1 loss: the pull of every row is bounded) over a coarse
-   path. If their out-of-fold errors, as the mean over the targets of log(1 + |error|), form two
-   clear groups, the rows of the upper group are set aside. If not, every row stays, and only the
-   targets of rows far beyond all others are moved towards their predictions.
-2. *Search* (`search`, `refine`). Ridge paths (closed form) of many hidden layers on the rows that
-   stay; the best few layers, each at its best penalty, become the members of an ensemble. Their
-   out-of-fold errors judge all rows again: rows that the screen missed are set aside, and rows that
-   it set aside wrongly come back. Of many rows only a sample is searched; the best candidates are
-   then fitted to all rows and compared again.
-3. *Fit* (`fit_members`). The members are fitted to all rows that stay, with the Huberised l2,1 loss
-   if rows were set aside, so that the pull of an outlier that was not found is bounded, too.
+1. *Screen* (`screen`). A few networks with a bounded loss, fitted to folds. If their out-of-fold
+   errors, as the mean over the targets of log(1 + |error|), form two clear groups, the rows of the
+   upper group are set aside. If not, every row stays, and only the targets of rows far beyond all
+   others are moved towards their predictions.
+2. *Search* (`search`). Ridge paths of many hidden layers with few nodes, on the rows that stay (of
+   many rows, on a sample), compared by leave-one-out. Layers whose nodes see few inputs are drawn
+   again where their nodes explained most, as long as the score improves. The best few layers become
+   the members of an ensemble; their predictions judge all rows again.
+3. *Refine* (`refine`). The members get all their nodes and all rows, and judge all rows once more.
+4. *Fit* (`fit_members`). The members are fitted to the rows that stay. If rows were set aside, the
+   targets of the others are first brought within a fence around their predictions, so that an
+   outlier that was not found has a bounded influence, too.
+
+Leave-one-out predictions have a closed form (`gorelm._solver.ridge`). Of more than `search_rows`
+rows, the members' predictions in step 3 are those of folds, whose fits are differences of sums over
+blocks of rows: the hidden outputs H are never held whole.
 """
 
 from __future__ import annotations
 
-import warnings
+import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._features.activations import ACTIVATIONS
-from gorelm._features.scaling import Scaling
-from gorelm._solver.threads import one_blas_thread
+from gorelm._features.guide import SubsetGuide, explained_by_subset
+from gorelm._features.layer import HiddenLayer
+from gorelm._features.scaling import Scaling, weighted_quantiles
+from gorelm._solver.ridge import RidgePath, RidgeSums, ridge_coef
+from gorelm._solver.threads import n_threads, one_blas_thread, ordered_map
 from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
-from gorelm.estimators._base import IterativeELM, all_or_nothing, parameters
+from gorelm.estimators._base import Weights, all_or_nothing, parameters
 from gorelm.estimators._prepare import row_scores, usable_rows, validate_targets
-from gorelm.estimators._search import (
-    Candidate,
-    FoldPrediction,
-    SearchTable,
-    out_of_fold,
-)
-from gorelm.estimators.batch import GORELMRegressor, RELMRegressor
-from gorelm.selection import Fold, folds_of
+from gorelm.estimators.batch import RELMRegressor
+from gorelm.selection import Fold, folds_of, track
 
 __all__ = ["RobustELMRegressor"]
 
-# `benchmarks/defaults.py` chose TWO_GROUPS, INNER_FENCE, FAR_FENCE, GROSS, FARTHEST_INPUT,
-# SCREEN_MEMBERS and MUCH_WORSE, on tables that no comparison uses; the others bound the cost.
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# `benchmarks/defaults.py` chose TWO_GROUPS, INNER_FENCE, FAR_FENCE, GROSS, FARTHEST_INPUT, the
+# layers and MUCH_WORSE, on tables that no comparison uses; the others bound the cost.
 
 # Share of the variance of the rows' mean log errors that two groups must explain to be two; a
 # normal distribution cut in two has 0.64.
 TWO_GROUPS = 0.75
-INNER_FENCE, OUTER_FENCE = 1.5, 3.0  # Tukey's: where the loss turns linear; which rows are flagged
+INNER_FENCE, OUTER_FENCE = 1.5, 3.0  # Tukey's: where a pull is bounded; which rows are flagged
 FAR_FENCE = 10.0  # beyond it the targets of even a single row are moved
 # In spreads of the targets. For the first split into two groups, larger errors count as this; in a
 # table of one group, no target with a smaller error is moved.
 GROSS = 10.0
-FEW_ROWS = 5000  # up to which threads of BLAS wait for each other more than they gain
 FARTHEST_INPUT = 10.0  # standard deviations; beyond, hidden nodes would extrapolate
 FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
-NODES, MOST_NODES = 1000, 3000
-MANY_CELLS = 10**8  # of H, rows times nodes, from which on there are no more nodes than NODES
-# Steps on the path from the best penalty of a sample, to search for that of all rows: more rows
-# need less.
-STEPS_FROM_SAMPLE = np.arange(-1, 4)
-FINALISTS = 8
-SCREEN_MEMBERS = 1  # layers whose average judges the rows at first
-FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
+FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 
-SCREEN_TOL, SCREEN_ITERATIONS = 3e-3, 300
-# Penalties: of the screen in units of the lam that empties the model, of the search in units of
-# the squared norm of H.
-PATHS = {"l21": 2.0 ** -np.arange(-1, 19, 2.0), "squared": 2.0 ** -np.linspace(0, 38, 20)}
-FEW_LAMS = 5  # so many Cholesky factors take less than the eigenvectors
+# Penalties in units of the squared norm of H.
+PATH = 2.0 ** -np.arange(0, 45, 2.0)
+SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)
+SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
+SCREEN_CLIP = 3.0  # spreads, of the targets that the bounded loss starts from
+FOLDS_OF_MANY = 4  # for more rows than are searched
+MOST_SUMS = 5  # folds whose H'H are held at a time
+VALIDATION_ROWS = 2000  # of one fold, by which the penalty for all rows is chosen
+GUIDING = 2.0  # times the best layer's squared error: what nodes beyond explain guides no draw
+REDRAWN = 6  # sparse layers that are drawn again in every round after the second
+BLOCK_ROWS = 2048  # of H at a time
 
 
 # -- what is compared -----------------------------------------------------------------------------
@@ -92,29 +93,39 @@ class Layer:
     activation: str
     spread: float
     direct_link: bool
+    n_inputs: int | None = None  # that a node sees; None: all
+
+    @property
+    def linear(self) -> bool:
+        """Whether there are no hidden nodes."""
+        return self.activation == "linear"
 
     def settings(self, n_hidden: int, n_features: int, seed: int) -> dict[str, object]:
         """Return the parameters of an estimator with this layer, for scaled rows."""
-        linear = self.activation == "linear"
-        radial = not linear and ACTIVATIONS[self.activation].radial
+        n_seen = min(self.n_inputs or n_features, n_features)
+        radial = not self.linear and ACTIVATIONS[self.activation].radial
         return {
-            "n_hidden": 0 if linear else n_hidden,
-            "activation": "tanh" if linear else self.activation,
+            "n_hidden": 0 if self.linear else n_hidden,
+            "activation": "tanh" if self.linear else self.activation,
             # Uniform weights on [-1, 1] have variance 1/3, inputs variance 1.
-            "weight_scale": self.spread if radial else self.spread * np.sqrt(3.0 / n_features),
+            "weight_scale": self.spread if radial else self.spread * np.sqrt(3.0 / n_seen),
             "direct_link": self.direct_link,
+            "n_inputs": self.n_inputs,
             # Every layer draws weights of its own, so that averaging lowers their variance.
             "random_state": (seed + zlib.crc32(repr(self).encode())) % 2**31,
-            "input_scaling": None,
-            "target_scaling": None,
         }
 
+    def draw(self, n_hidden: int, seed: int, X: Array, guide: SubsetGuide | None) -> HiddenLayer:
+        """Draw the layer for scaled rows X; radial nodes have some of them as centres."""
+        settings = self.settings(n_hidden, X.shape[1], seed)
+        return HiddenLayer.draw(settings.pop("n_hidden"), X.shape[1], X=X, guide=guide, **settings)
 
-def spread_of(model: RELMRegressor | GORELMRegressor) -> float:
+
+def spread_of(model: RELMRegressor) -> float:
     """Return the `spread` of the layer that a fitted estimator has its settings from."""
     radial = ACTIVATIONS[model.activation].radial
-    factor = 1.0 if radial else np.sqrt(model.n_features_in_ / 3.0)
-    return float(model.weight_scale * factor)
+    n_seen = min(model.n_inputs or model.n_features_in_, model.n_features_in_)
+    return float(model.weight_scale * (1.0 if radial else np.sqrt(n_seen / 3.0)))
 
 
 LINEAR = Layer("linear", 1.0, True)
@@ -122,120 +133,167 @@ LINEAR = Layer("linear", 1.0, True)
 # before it, lowers the error most on tables that no comparison uses.
 SEARCH_LAYERS = (
     LINEAR,
+    Layer("relu", 1.0, True, 3),
+    Layer("cosine", 2.0, True, 2),
+    Layer("multiquadric", 2.0, True, 2),
+    Layer("cosine", 1.0, True, 3),
+    Layer("cosine", 0.125, True),
+    Layer("tanh", 1.0, True, 3),
+    Layer("laplace", 0.25, True, 3),
+    Layer("cosine", 1.0, True, 5),
+    Layer("tanh", 4.0, True, 2),
+    Layer("cosine", 0.5, False),
+    Layer("laplace", 1.0, True, 2),
+    Layer("cosine", 2.0, True, 1),
+    Layer("tanh", 1.0, True, 2),
+    Layer("tanh", 8.0, True, 3),
+    Layer("tanh", 4.0, True, 3),
+)
+SCREEN_LAYERS = (
     Layer("multiquadric", 2.0, False),
     Layer("cosine", 0.25, True),
     Layer("laplace", 0.25, False),
-    Layer("tanh", 2.0, False),
-    Layer("laplace", 0.25, True),
-    Layer("cosine", 1.0, False),
-    Layer("relu", 1.0, True),
-    Layer("laplace", 2.0, False),
-    Layer("tanh", 2.0, True),
-    Layer("tanh", 0.125, False),
 )
-SCREEN_LAYERS = SEARCH_LAYERS[:5]
 
 
 @dataclass(frozen=True)
-class RankedLayer:
-    """A layer at the best of its penalties, with its out-of-fold predictions."""
+class Effort:
+    """How much is tried."""
+
+    search_rows: int  # up to which all rows are searched; of more, a sample
+    few_nodes: int  # of the layers in the search
+    rounds: int  # of draws guided by what the nodes of earlier ones explained
+    # Of more rows than are searched, this many layers are compared on more rows with more nodes.
+    n_middle: int
+    middle_rows: int
+    middle_nodes: int
+    n_members: int
+    nodes: int  # of the members, for up to 2000 rows
+    most_nodes: int
+
+    def nodes_for(self, n_rows: int) -> int:
+        """Return the nodes of a member: they grow with the fifth root of the rows."""
+        grown = self.nodes * max(n_rows / 2000, 1.0) ** 0.2
+        return int(min(grown, self.most_nodes))
+
+
+EFFORTS = {
+    "fast": Effort(500, 200, 2, 4, 1000, 300, 2, 300, 1000),
+    "default": Effort(1000, 300, 4, 8, 3000, 800, 4, 1000, 4000),
+    "high": Effort(2000, 500, 6, 12, 6000, 1500, 6, 2000, 6000),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows on which layers are compared."""
+
+    X: Array  # scaled
+    T: Array  # scaled; NaN: unknown
+    filled: Array  # the same with predictions for what is unknown
+    w: Array
+    kept: Mask  # rows that are fitted
+    folds: Sequence[Fold] | None  # None: leave one out
+
+    def mean_squares(self, predicted: Array, rows: Mask | Indices) -> Array:
+        """Return the mean squared norm of the errors of some rows, of predictions (n, P, m)."""
+        errors = np.nan_to_num(predicted - self.T[rows][:, None])
+        w = self.w[rows]
+        return np.asarray(np.einsum("n,npm,npm->p", w, errors, errors) / w.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A drawn layer at the best of its penalties."""
 
     layer: Layer
+    hidden: HiddenLayer
+    guide: SubsetGuide | None  # by which it was drawn
     lam: int  # index in the path
-    score: float  # larger is better
-    predicted: Array  # of the folds' test rows, one fold after the other
+    score: float  # mean squared norm of the errors: smaller is better
+    predicted: Array  # (rows, m): by fits without the row; NaN where no fold tests it
+    coef: Array  # fitted to all rows that are kept; the last row is the intercept
+    sums: tuple[RidgeSums, Mask] | None = None  # of many rows: H'H, H'T, and the rows in them
+
+    def outputs(self, X: Array) -> Array:
+        """Return the predictions for other scaled rows."""
+        out = np.empty((len(X), self.coef.shape[1]))
+        for start in range(0, len(X), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            out[rows] = with_constant(self.hidden, X[rows]) @ self.coef
+        return out
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Layers compared on scaled rows: by row norms of errors ("l21"), or by their squares."""
+def with_constant(hidden: HiddenLayer, X: Array) -> Array:
+    """Return the hidden outputs of scaled rows, and a last column of ones.
 
-    table: SearchTable
-    loss: Literal["l21", "squared"]
-    n_hidden: int
-    seed: int
-    n_jobs: int | None = None
-    progress: bool = False
+    Without it, rows centred at their mean that are fewer than their inputs would tell each other's
+    targets: each is minus the sum of the others.
+    """
+    H = np.empty((len(X), hidden.n_outputs + 1))
+    H[:, :-1] = hidden.transform(X)
+    H[:, -1] = 1.0
+    return H
 
-    def candidate(self, layer: Layer, lams: Indices) -> Candidate:
-        """Return a layer with some penalties of the path."""
-        screening = GORELMRegressor(tol=SCREEN_TOL, max_iter=SCREEN_ITERATIONS)
-        model = RELMRegressor() if self.loss == "squared" else screening
-        model.set_params(**layer.settings(self.n_hidden, self.table.X.shape[1], self.seed))
-        path, zero = PATHS[self.loss][lams], np.zeros(1)
-        return Candidate(model, path, zero, zero, relative=True, eigenvectors=len(path) > FEW_LAMS)
 
-    def whole_path(self, layers: Sequence[Layer]) -> list[tuple[Layer, Indices]]:
-        """Return layers, each with all penalties of the path."""
-        return [(layer, np.arange(len(PATHS[self.loss]))) for layer in layers]
+def compare(part: Part, layer: Layer, hidden: HiddenLayer, guide: SubsetGuide | None) -> Trial:
+    """Fit a drawn layer to the kept rows at every penalty, and predict each row without it."""
+    H, omega, kept = with_constant(hidden, part.X), np.sqrt(part.w)[:, None], part.kept
+    if part.folds is None:
+        path = RidgePath(omega[kept] * H[kept], PATH)
+        T = omega[kept] * part.filled[kept]
+        left_out = path.left_out(T) / omega[kept][:, None]
+        squares = part.mean_squares(left_out, kept)
+        best = int(np.argmin(squares))
+        coef = path.coef(T, best)
+        predicted = H @ coef
+        predicted[kept] = left_out[:, best]
+    else:
+        of_folds = _by_folds(part, H, omega)
+        scored = kept & ~np.isnan(of_folds[:, 0, 0])
+        squares = part.mean_squares(of_folds[scored], scored)
+        best = int(np.argmin(squares))
+        coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[best])
+        predicted = of_folds[:, best]
+    return Trial(layer, hidden, guide, best, float(squares[best]), predicted, coef)
 
-    def rank(
-        self,
-        trials: Sequence[tuple[Layer, Indices]],
-        folds: Sequence[Fold],
-        what: str,
-        scored: Mask | None = None,
-    ) -> list[RankedLayer]:
-        """Return layers, each at the best of its penalties, best first.
 
-        The score is minus the mean error of the rows `scored`; default: of all that may be fitted.
-        """
-        tested = np.concatenate([fold.test for fold in folds])
-        counts = (self.table.kept if scored is None else scored)[tested]
-        T, w = self.table.T[tested][counts], self.table.w[tested][counts]
-        ranked = []
-        runs = self._predictions(trials, folds, what)
-        for (layer, lams), parts in zip(trials, runs, strict=True):
-            predicted = np.concatenate(parts)
-            errors = np.nan_to_num(predicted[counts] - T[:, None])
-            squares = np.einsum("npm,npm->np", errors, errors)
-            losses = w @ (squares if self.loss == "squared" else np.sqrt(squares))
-            best = int(np.argmin(losses))
-            score = -float(losses[best] / w.sum())
-            ranked.append(RankedLayer(layer, int(lams[best]), score, predicted[:, best]))
-        return sorted(ranked, key=lambda one: -one.score)
-
-    def average(
-        self, members: Sequence[RankedLayer], sample: Sequence[Fold], folds: Sequence[Fold]
-    ) -> Array:
-        """Return the members' average prediction of every row that `folds` test, 0 of others.
-
-        `sample` are the folds on which the members were ranked.
-        """
-        total, count = np.zeros(self.table.T.shape), np.zeros(len(self.table.T))
-        if sum(len(f.test) for f in sample) == sum(len(f.test) for f in folds):
-            tested = np.concatenate([fold.test for fold in folds])
-            for member in members:
-                np.add.at(total, tested, member.predicted)
-            np.add.at(count, tested, float(len(members)))
+def _by_folds(part: Part, H: Array, omega: Array) -> Array:
+    """Return the mean prediction by the folds that test a row, (n, P, m); NaN where none does."""
+    kept, weighted, T = part.kept, omega * H, omega * part.filled
+    total = np.zeros((len(H), len(PATH), T.shape[1]))
+    count = np.zeros(len(H))
+    tall = int(kept.sum()) > H.shape[1]
+    whole = _sums(weighted[kept], T[kept]) if tall else None
+    for fold in part.folds or ():
+        train = fold.train[kept[fold.train]]
+        if whole is None:
+            coefs = RidgePath(weighted[train], PATH).coefs(T[train])
+        elif is_complement(fold, len(H)):
+            test = fold.test[kept[fold.test]]
+            coefs = (whole - _sums(weighted[test], T[test])).coefs(PATH)
         else:
-            trials = [(member.layer, np.array([member.lam])) for member in members]
-            for parts in self._predictions(trials, folds, "judging rows"):
-                for fold, predicted in zip(folds, parts, strict=True):
-                    total[fold.test] += predicted[:, 0]
-                    count[fold.test] += 1.0
-        return np.asarray(total / np.maximum(count, 1.0)[:, None])
-
-    def _predictions(
-        self, trials: Sequence[tuple[Layer, Indices]], folds: Sequence[Fold], what: str
-    ) -> Iterator[list[Array]]:
-        return out_of_fold(
-            [self.candidate(layer, lams) for layer, lams in trials],
-            self.table,
-            folds,
-            _predicted,
-            one_thread=len(self.table.T) <= FEW_ROWS,
-            n_jobs=self.n_jobs,
-            progress=self.progress,
-            what=what,
-        )
+            coefs = _sums(weighted[train], T[train]).coefs(PATH)
+        predicted = H[fold.test] @ coefs.reshape(len(coefs), -1)
+        total[fold.test] += predicted.reshape(-1, *coefs.shape[1:])
+        count[fold.test] += 1.0
+    with np.errstate(invalid="ignore"):
+        return np.asarray(total / np.where(count, count, np.nan)[:, None, None])
 
 
-def _predicted(table: SearchTable, test: FoldPrediction) -> Array:
-    return test.predicted
+def _sums(H: Array, T: Array) -> RidgeSums:
+    sums = RidgeSums.zero(H.shape[1], T.shape[1])
+    sums.add(H, T)
+    return sums
 
 
-# -- the three steps ------------------------------------------------------------------------------
+def is_complement(fold: Fold, n_rows: int) -> bool:
+    """Whether a fold trains on just the rows that it does not test."""
+    seen = np.bincount(np.concatenate([fold.train, fold.test]), minlength=n_rows)
+    return bool((seen == 1).all())
+
+
+# -- the task -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -246,68 +304,95 @@ class RobustTask:
     T: Array  # as given; NaN: unknown
     w: Array
     usable: Mask  # rows with a weight and a known target
-    folds: Sequence[Fold]
+    folds: Sequence[Fold] | None  # None: leave one out
     seed: int
-    n_hidden: int | str
-    n_members: int
-    search_rows: int
-    missing_targets: str
-    n_jobs: int | None
+    effort: Effort
+    n_hidden: int | None
+    n_threads: int
     progress: bool
 
     @cached_property
-    def in_a_fold(self) -> Mask:
-        """Which rows some fold tests."""
-        tested = np.concatenate([fold.test for fold in self.folds])
-        return np.isin(np.arange(len(self.T)), tested)
+    def tested(self) -> Mask:
+        """Which rows get predictions by fits without them."""
+        if self.folds is None:
+            return np.ones(len(self.T), dtype=bool)
+        return np.isin(np.arange(len(self.T)), np.concatenate([f.test for f in self.folds]))
 
-    def compare(
-        self, T: Array, kept: Mask, loss: Literal["l21", "squared"], n_hidden: int
-    ) -> Comparison:
-        """Return the comparison of layers on scaled targets T."""
-        table = SearchTable(self.X, T, self.w, kept)
-        return Comparison(table, loss, n_hidden, self.seed, self.n_jobs, self.progress)
+    @property
+    def many(self) -> bool:
+        """Whether only a sample of the rows is searched."""
+        return bool(self.usable.sum() > self.effort.search_rows)
 
-    def sample(self, known: Mask, size: int) -> Sequence[Fold]:
-        """Return the folds; with more than `search_rows` usable rows, thinned to `size` of them.
-
-        `known` are the cells of the targets to fit.
-        """
-        if self.usable.sum() <= self.search_rows:
-            return self.folds
-        chosen = np.zeros(len(self.usable), dtype=bool)
+    def sample(self, size: int) -> Indices:
+        """Return up to `size` usable rows, in order; fewer rows than that: all, usable or not."""
+        usable = np.flatnonzero(self.usable)
+        if len(usable) <= size:
+            return np.arange(len(self.T))
         rng = np.random.default_rng(self.seed)
-        chosen[rng.choice(np.flatnonzero(self.usable), size, replace=False)] = True
-        thinned = []
-        for fold in self.folds:
-            train = fold.train[chosen[fold.train]]
-            enough = known[train].any(axis=0).all()  # a value of every target
-            thinned.append(Fold(train if enough else fold.train, fold.test[chosen[fold.test]]))
-        return thinned if any(known[fold.test].any() for fold in thinned) else self.folds
+        chosen = rng.choice(usable, size, replace=False)
+        # A value of every target, however rare.
+        known = ~np.isnan(self.T) & self.usable[:, None]
+        rare = [int(np.argmax(known[:, j])) for j in np.flatnonzero(~known[chosen].any(axis=0))]
+        return np.unique(np.concatenate([chosen, np.array(rare, dtype=np.intp)]))
+
+    def folds_of_sample(self, rows: Indices) -> Sequence[Fold] | None:
+        """Return the folds of some rows, numbered among them."""
+        if self.folds is None or len(rows) == len(self.T):
+            return self.folds
+        place = np.full(len(self.T), -1)
+        place[rows] = np.arange(len(rows))
+        thinned = [
+            Fold(*(place[part][place[part] >= 0] for part in (fold.train, fold.test)))
+            for fold in self.folds
+        ]
+        return [fold for fold in thinned if len(fold.train) and len(fold.test)] or None
+
+    def part(self, T: Array, expected: Array, kept: Mask, rows: Indices) -> tuple[Part, Scaling]:
+        """Return rows to compare layers on, and the scaling of their targets.
+
+        Parameters
+        ----------
+        T : array (N, m)
+            Targets to fit.
+        expected : array (N, m)
+            Predictions, which stand for unknown targets.
+        kept : array of bool (N,)
+            Rows to fit.
+        rows : array of int
+            Rows of the part.
+        """
+        filled = np.where(np.isnan(T), expected, T)
+        scaling = Scaling.fit("standard", filled[kept], self.w[kept])
+        part = Part(
+            self.X[rows],
+            scaling.dense(T[rows]),
+            scaling.dense(filled[rows]),
+            self.w[rows],
+            kept[rows],
+            self.folds_of_sample(rows),
+        )
+        return part, scaling
+
+    def each(
+        self, work: Callable[[Item], Result], items: Sequence[Item], what: str
+    ) -> list[Result]:
+        """Return ``work(item)`` of every item, computed by threads, with a progress bar."""
+        results = ordered_map(work, items, self.n_threads)
+        return list(track(results, len(items), what, show=self.progress))
+
+
+# -- step 1: the screen ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Screened:
-    """Result of the first step."""
+    """Result of the screen."""
 
     contaminated: bool  # whether the errors form two clear groups
     kept: Mask  # rows that stay
     judging: Mask  # targets by whose errors rows are judged
     T: Array  # to fit: as given, but for rows far beyond all others
-
-
-@dataclass(frozen=True)
-class Found:
-    """Result of the second step."""
-
-    ranked: list[RankedLayer]  # best first
-    kept: Mask  # rows that stay
-    scaling: Scaling  # of the targets
-    delta: float  # norm of scaled errors up to which most rows lie
-    out_of_fold: Array  # predictions in the units of y; NaN where no fold tests
-    scores: Array  # of all rows; NaN where no fold tests
-    threshold: float
-    flagged: Mask
+    expected: Array  # predictions in the units of y
 
 
 def screen(task: RobustTask) -> Screened:
@@ -317,134 +402,526 @@ def screen(task: RobustTask) -> Screened:
     # A target whose middle half is one value has no spread to judge an error by (the rows off
     # that value would all be outliers), and two or three values are labels.
     judging = np.array([_has_spread(column[usable]) for column in T.T])
+    expected = np.broadcast_to(scaling.centre, T.shape).copy()
     if not judging.any():
-        return Screened(False, usable, judging, T)
+        return Screened(False, usable, judging, T, expected)
     scaled = scaling.dense(T)[:, judging]
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
-    compared = task.compare(near, usable, "l21", nodes_for(task.n_hidden))
-    # Robust paths take longer than ridges, and their layers need not be the very best.
-    sample = task.sample(~np.isnan(scaled) & usable[:, None], max(task.search_rows // 2, 2))
-    trials = compared.whole_path(SCREEN_LAYERS)
-    members = compared.rank(trials, sample, "screening rows")[:SCREEN_MEMBERS]
-    errors = compared.average(members, sample, task.folds) - scaled
-    tested = usable & task.in_a_fold
+    predicted = _bounded_predictions(task, near)
+    expected[:, judging] = predicted * scaling.scale[judging] + scaling.centre[judging]
+    errors = predicted - scaled
+    tested = usable & task.tested
     sizes = log_sizes(errors)
     threshold, explained = _split(sizes[tested], w[tested])
     if explained >= TWO_GROUPS:
-        return Screened(True, usable & ~(tested & (sizes > threshold)), judging, T)
+        kept = usable & ~(tested & (sizes > threshold))
+        return Screened(True, kept, judging, T, expected)
     norms = row_scores(np.nan_to_num(errors), errors)
     # Where errors are tiny, many times their spread is still no reason to doubt a row.
     far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
     excess = np.where(tested & (norms > far), 1.0 - far / np.maximum(norms, 1e-100), 0.0)
     T = T.copy()
     T[:, judging] += excess[:, None] * errors * scaling.scale[judging]
-    return Screened(False, usable, judging, T)
+    return Screened(False, usable, judging, T, expected)
+
+
+def _bounded_predictions(task: RobustTask, T: Array) -> Array:
+    """Return predictions of every row by networks with a bounded loss that did not see it."""
+    few = task.sample(max(task.effort.search_rows // 2, 2))
+    folds = _screen_folds(task, few)
+    nodes = min(SCREEN_NODES, task.n_hidden or SCREEN_NODES)
+
+    def outputs(layer: Layer) -> Array:
+        X = task.X[few]
+        hidden = layer.draw(nodes, task.seed, X, None)
+        return _bounded_by_folds(with_constant(hidden, X), T[few], task, few, folds, SCREEN_PATH)
+
+    best: tuple[float, Layer, int] | None = None
+    for layer, predicted in zip(
+        SCREEN_LAYERS, task.each(outputs, SCREEN_LAYERS, "screening rows"), strict=True
+    ):
+        scored = task.usable[few] & ~np.isnan(predicted[:, 0, 0])
+        errors = np.nan_to_num(predicted[scored] - T[few][scored][:, None])
+        losses = task.w[few][scored] @ np.sqrt(np.einsum("npm,npm->np", errors, errors))
+        p = int(np.argmin(losses))
+        if best is None or losses[p] < best[0]:
+            best = float(losses[p]), layer, p
+    _, layer, p = best
+    lams = SCREEN_PATH[[p]]
+    rows = task.sample(task.effort.search_rows)
+    hidden = layer.draw(nodes, task.seed, task.X[rows], None)
+    H = with_constant(hidden, task.X[rows])
+    predicted = np.empty(T.shape)
+    used = task.usable[rows]
+    if len(rows) < len(T):
+        coef = bounded_fit(H[used], T[rows][used], task.w[rows][used], lams)[:, 0]
+        predicted[...] = Trial(layer, hidden, None, p, 0.0, predicted, coef).outputs(task.X)
+    by_folds = _bounded_by_folds(H, T[rows], task, rows, _screen_folds(task, rows), lams)[:, 0]
+    predicted[rows] = by_folds
+    return predicted
+
+
+def _screen_folds(task: RobustTask, rows: Indices) -> Sequence[Fold]:
+    """Return the folds of some rows; where rows are left out one by one, a few shuffled folds."""
+    given = task.folds_of_sample(rows)
+    if given is not None:
+        return given
+    usable = np.flatnonzero(task.usable[rows])
+    order = np.random.default_rng(task.seed).permutation(usable)
+    n = min(SCREEN_FOLDS, len(order))
+    group = np.full(len(rows), -1)  # rows that cannot be fitted are tested with the first fold
+    group[order] = np.arange(len(order)) % n
+    return [
+        Fold(
+            np.flatnonzero((group != k) & (group >= 0)),
+            np.flatnonzero((group == k) | (k == 0) & (group < 0)),
+        )
+        for k in range(n)
+    ]
+
+
+def _bounded_by_folds(
+    H: Array, T: Array, task: RobustTask, rows: Indices, folds: Sequence[Fold], lams: Array
+) -> Array:
+    predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
+    for fold in folds:
+        train = fold.train[task.usable[rows[fold.train]]]
+        if not len(train) or np.isnan(T[train]).all(axis=0).any():
+            raise ValueError(
+                "a target is unknown in all training rows of a fold; use fewer folds or other ones"
+            )
+        coefs = bounded_fit(H[train], T[train], task.w[rows[train]], lams)
+        outputs = H[fold.test] @ coefs.reshape(len(coefs), -1)
+        predicted[fold.test] = outputs.reshape(-1, *coefs.shape[1:])
+    return predicted
+
+
+def bounded_fit(H: Array, T: Array, w: Array, lams: Array) -> Array:
+    r"""Return output weights (L, P, m) on which every row has a bounded pull.
+
+    Huber's loss of the norm of a row's error, by pseudo-observations: ridge regressions of
+
+    .. math:: t_i^* = p_i + \min(1, \delta / \|t_i - p_i\|)\,(t_i - p_i)
+
+    :math:`p_i` being the leave-one-out prediction of the last regression and :math:`\delta` the
+    median norm. All of them share one decomposition of H.
+    """
+    omega, known = np.sqrt(w)[:, None], ~np.isnan(T)
+    path = RidgePath(omega * H, lams)
+    T = np.nan_to_num(T)
+    predicted = path.left_out(omega * np.clip(T, -SCREEN_CLIP, SCREEN_CLIP)) / omega[:, None]
+    for _ in range(SCREEN_STEPS):
+        errors = np.where(known[:, None], T[:, None] - predicted, 0.0)
+        sizes = np.sqrt(np.einsum("npm,npm->np", errors, errors))
+        delta = np.array([float(weighted_quantiles(column, 0.5, w)) for column in sizes.T])
+        shorter = np.minimum(1.0, delta / np.maximum(sizes, 1e-300))
+        pseudo = omega[:, None] * (predicted + shorter[:, :, None] * errors)
+        predicted = path.left_out(pseudo) / omega[:, None]
+    return path.coefs(pseudo)
+
+
+# -- step 2: the search ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All rows, judged by predictions of fits without them."""
+
+    expected: Array  # predictions in the units of y; NaN where no fold tests
+    scores: Array  # NaN where no fold tests
+    threshold: float
+    flagged: Mask
+    kept: Mask  # rows that stay
+
+
+@dataclass(frozen=True)
+class Found:
+    """Result of the search."""
+
+    trials: list[Trial]  # best first
+    part: Part
+    judged: Judged
 
 
 def search(task: RobustTask, screened: Screened) -> Found:
-    """Rank the layers on the rows that stay and judge all rows; again if many changed sides."""
-    found = _search_once(task, screened, screened.kept)
-    if screened.contaminated and (found.kept != screened.kept).mean() > FEW_CHANGES:
-        found = _search_once(task, screened, found.kept)
-    return found
+    """Compare the layers on the rows that stay and judge all rows; again if many changed sides."""
+    rows = task.sample(task.effort.search_rows)
+    part, scaling = task.part(screened.T, screened.expected, screened.kept, rows)
+    trials = compare_layers(task, part)
+    judged = _judge_by(task, screened, scaling, trials, rows)
+    if screened.contaminated and (judged.kept != screened.kept).mean() > FEW_CHANGES:
+        part, scaling = task.part(screened.T, np.nan_to_num(judged.expected), judged.kept, rows)
+        best = trials[: 2 * task.effort.n_members]
+        again = task.each(
+            lambda t: compare(part, t.layer, t.hidden, t.guide), best, "searching again"
+        )
+        trials = sorted(again, key=lambda trial: trial.score)
+        judged = _judge_by(task, screened, scaling, trials, rows)
+    return Found(trials, part, judged)
 
 
-def _search_once(task: RobustTask, screened: Screened, kept: Mask) -> Found:
-    """Rank the layers fitted to `screened.T`; judge rows by their errors of the targets given."""
-    T, w, tested = task.T, task.w, task.usable & task.in_a_fold
-    scaling = Scaling.fit("standard", *_filled(screened.T, kept, w))
-    scaled = scaling.dense(screened.T)
-    compared = task.compare(scaled, kept, "squared", nodes_for(task.n_hidden))
-    sample = task.sample(~np.isnan(T) & kept[:, None], task.search_rows)
-    ranked = compared.rank(compared.whole_path(SEARCH_LAYERS), sample, "searching layers")
-    predicted = compared.average(best_of(ranked, task.n_members), sample, task.folds)
-    fitted = kept & tested
-    errors = (predicted - scaled)[fitted]
-    norms = row_scores(np.nan_to_num(errors), errors)
-    expected = scaling.undo(predicted)
+def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
+    """Return a trial of every layer, best first; sparse ones drawn where their nodes help."""
+    nodes = min(task.effort.few_nodes, task.n_hidden or task.effort.few_nodes)
+    sparse = [k for k, layer in enumerate(SEARCH_LAYERS) if is_sparse(layer, part.X.shape[1])]
+
+    def draw(which: tuple[int, int, SubsetGuide | None]) -> Trial:
+        k, of_round, guide = which
+        layer = SEARCH_LAYERS[k]
+        hidden = layer.draw(nodes, task.seed + of_round, part.X, guide)
+        return compare(part, layer, hidden, guide)
+
+    first = [(k, 0, None) for k in range(len(SEARCH_LAYERS))]
+    trials = task.each(draw, first, "searching layers")
+    for of_round in range(1, task.effort.rounds):
+        sparse.sort(key=lambda k: trials[k].score)
+        redrawn = sparse if of_round == 1 else sparse[:REDRAWN]
+        guides = pooled_guides(part, [trials[k] for k in sparse])
+        again = [(k, of_round, guides[SEARCH_LAYERS[k].n_inputs]) for k in redrawn]
+        for k, trial in zip(redrawn, task.each(draw, again, "redrawing layers"), strict=True):
+            if trial.score < trials[k].score:
+                trials[k] = trial
+    return sorted(trials, key=lambda trial: trial.score)
+
+
+def is_sparse(layer: Layer, n_features: int) -> bool:
+    """Whether the nodes of a layer see fewer inputs than there are."""
+    return layer.n_inputs is not None and layer.n_inputs < n_features
+
+
+def pooled_guides(part: Part, trials: Sequence[Trial]) -> dict[int | None, SubsetGuide]:
+    """Return what the nodes with each number of inputs explain, on average over good trials."""
+    guides: dict[int | None, SubsetGuide] = {}
+    trials = [trial for trial in trials if trial.hidden.subsets is not None]
+    for n_inputs in {trial.layer.n_inputs for trial in trials}:
+        same = [trial for trial in trials if trial.layer.n_inputs == n_inputs]
+        most = GUIDING * min(trial.score for trial in same)
+        guides[n_inputs] = SubsetGuide.pooled(
+            [guide_of(part, trial) for trial in same if trial.score <= most]
+        )
+    return guides
+
+
+def guide_of(part: Part, trial: Trial) -> SubsetGuide:
+    """Return the subsets of inputs of a trial's nodes, each as probable as what they explain."""
+    n_linked = len(trial.hidden.inputs)
+    H = trial.hidden.transform(part.X[part.kept])[:, n_linked:]
+    return explained_by_subset(trial.hidden, H, trial.coef[n_linked:-1], part.w[part.kept])
+
+
+def best_of(trials: Sequence[Trial], n_members: int) -> list[Trial]:
+    """Return the first `n_members`, without those that are much worse than the very first."""
+    most = MUCH_WORSE * trials[0].score
+    return [trials[0], *(one for one in trials[1:n_members] if one.score <= most)]
+
+
+def _judge_by(
+    task: RobustTask, screened: Screened, scaling: Scaling, trials: Sequence[Trial], rows: Indices
+) -> Judged:
+    """Judge all rows by the average of the best trials, which were fitted to some of them."""
+    members = best_of(trials, task.effort.n_members)
+    predicted = np.zeros(task.T.shape)
+    for member in members:
+        if len(rows) < len(predicted):
+            predicted += member.outputs(task.X)
+    predicted[rows] = sum(member.predicted for member in members)
+    return judge(task, screened, scaling.undo(predicted / len(members)))
+
+
+def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
+    """Judge all rows by their errors, in spreads of the targets."""
+    T, w = task.T, task.w
+    tested = task.tested & ~np.isnan(expected).any(axis=1)
     spread = Scaling.fit("robust", screened.T[task.usable], w[task.usable]).scale
     judging = screened.judging if screened.judging.any() else slice(None)
     sizes = log_sizes(((expected - T) / spread)[:, judging])
+    by = tested & task.usable
     if screened.contaminated:
-        threshold, _ = _split(sizes[tested], w[tested])
+        threshold, _ = _split(sizes[by], w[by])
     else:
-        threshold = outlier_threshold(sizes[tested], w[tested], whisker=OUTER_FENCE)
-    flagged = task.in_a_fold & (sizes > threshold)
-    return Found(
-        ranked,
-        kept=task.usable & ~flagged if screened.contaminated else kept,
-        scaling=scaling,
-        delta=outlier_threshold(norms, w[fitted], whisker=INNER_FENCE),
-        out_of_fold=np.where(task.in_a_fold[:, None], expected, np.nan),
-        scores=np.where(task.in_a_fold, np.expm1(sizes), np.nan),
+        threshold = outlier_threshold(sizes[by], w[by], whisker=OUTER_FENCE)
+    flagged = tested & (sizes > threshold)
+    return Judged(
+        expected=np.where(tested[:, None], expected, np.nan),
+        scores=np.where(tested, np.expm1(sizes), np.nan),
         threshold=float(np.expm1(threshold)),
         flagged=flagged,
+        kept=task.usable & ~flagged if screened.contaminated else screened.kept,
     )
 
 
-def refine(task: RobustTask, screened: Screened, found: Found) -> list[RankedLayer]:
-    """Return the members; if a sample was searched, the best of it when fitted to all rows."""
-    n_hidden = nodes_for(task.n_hidden, int(found.kept.sum()))
-    # One row that nothing explains would decide; it is fitted, but not scored.
-    scored = found.kept & ~found.flagged
-    folds, n_scored = list[Fold](), 0
-    for fold in task.folds:
-        if n_scored < max(task.search_rows // 2, 1) and scored[fold.test].any():
-            folds.append(fold)
-            n_scored += int(scored[fold.test].sum())
-    sampled = task.usable.sum() > task.search_rows
-    ranked = found.ranked
-    if folds and (sampled or n_hidden != nodes_for(task.n_hidden)):
-        scaled = found.scaling.dense(screened.T)
-        compared = task.compare(scaled, found.kept, "squared", n_hidden)
-        last = len(PATHS["squared"]) - 1
-        finalists = [
-            (one.layer, np.unique(np.clip(one.lam + STEPS_FROM_SAMPLE, 0, last)))
-            for one in ranked[: max(FINALISTS, task.n_members)]
-        ]
-        ranked = compared.rank(finalists, folds, "comparing the best", scored)
-    return best_of(ranked, task.n_members)
+# -- step 3: all nodes, all rows ------------------------------------------------------------------
 
 
-def fit_members(
-    task: RobustTask, screened: Screened, found: Found, members: Sequence[RankedLayer]
-) -> list[IterativeELM]:
-    """Fit the members to all rows that stay."""
-    kept, scaled = found.kept, found.scaling.dense(screened.T)
-    X, T, w = task.X[kept], scaled[kept], task.w[kept]
-    n_hidden = nodes_for(task.n_hidden, len(X))
-    compared = task.compare(scaled, kept, "squared", n_hidden)
-    fitted = []
-    for member in members:
-        candidate = compared.candidate(member.layer, np.array([member.lam]))
-        lam = float(candidate.lams[0] * candidate.lam_unit(*candidate.model._drawn(X, T, w)))
-        model: IterativeELM = RELMRegressor(1.0 / lam)
-        if screened.contaminated:
-            # tau r^2 / (2 delta) with tau = delta is the ridge's loss, up to the threshold.
-            delta = found.delta or 1.0
-            model = GORELMRegressor(lam, tau=delta, delta=delta)
-        model.set_params(
-            missing_targets=task.missing_targets,
-            **member.layer.settings(n_hidden, X.shape[1], task.seed),
+@dataclass(frozen=True)
+class Refined:
+    """Members compared on all rows that stay."""
+
+    members: list[Trial]
+    part: Part  # all rows
+    scaling: Scaling  # of the targets
+    judged: Judged
+
+
+def refine(task: RobustTask, screened: Screened, found: Found) -> Refined:
+    """Give the best layers all their nodes and all rows, and judge all rows once more."""
+    filling, kept = _filling(found.judged, screened), found.judged.kept
+    part, scaling = task.part(screened.T, filling, kept, np.arange(len(task.T)))
+    if task.many:
+        some = task.sample(task.effort.middle_rows)
+        trials = _grown_by_sums(task, found, task.part(screened.T, filling, kept, some)[0], part)
+    else:
+        trials = _grown(task, found, part)
+    members = best_of(sorted(trials, key=lambda trial: trial.score), task.effort.n_members)
+    predicted = np.mean([member.predicted for member in members], axis=0)
+    return Refined(members, part, scaling, judge(task, screened, scaling.undo(predicted)))
+
+
+def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
+    """Compare the best layers with all their nodes, and as they were."""
+    guides = pooled_guides(found.part, found.trials)
+    nodes = task.n_hidden or task.effort.nodes_for(int(part.kept.sum()))
+
+    def grown(trial: Trial) -> Trial:
+        guide = guides[trial.layer.n_inputs] if trial.guide is not None else None
+        hidden = trial.layer.draw(nodes, task.seed, part.X, guide)
+        return compare(part, trial.layer, hidden, guide)
+
+    best = best_of(found.trials, task.effort.n_members)
+    # Few nodes may do better than many; the score of the same rows tells.
+    same_rows = best if (part.kept == found.part.kept).all() else []
+    return [*task.each(grown, best, "fitting"), *same_rows]
+
+
+def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> list[Trial]:
+    """Compare good layers with more nodes on some rows, the best of them with all on all."""
+    guides = pooled_guides(found.part, found.trials)
+    effort, guided = task.effort, {t.layer for t in found.trials if t.guide is not None}
+
+    def fit(rows: Part, layer: Layer, nodes: int, start: int) -> FoldedFit:
+        guide = guides[layer.n_inputs] if layer in guided else None
+        hidden = layer.draw(nodes, task.seed, rows.X, guide)
+        return FoldedFit(task, rows, layer, hidden, guide, start)
+
+    first, nodes = int(found.part.kept.sum()), task.n_hidden or effort.middle_nodes
+    middle = [
+        fit(some, trial.layer, nodes, lam_for_rows(trial.lam, int(some.kept.sum()) / first))
+        for trial in track(
+            found.trials[: effort.n_middle], effort.n_middle, "comparing", show=task.progress
         )
-        with warnings.catch_warnings():  # its advice would be about parameters of the member
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            fitted.append(model.fit(X, T, w))
-    return fitted
+    ]
+    middle.sort(key=lambda one: one.loss)
+    most = MUCH_WORSE * middle[0].loss
+    best = [one for one in middle[: effort.n_members] if one.loss <= most]
+    guides |= pooled_guides(some, [one.on_first_fold() for one in middle])
+    nodes = task.n_hidden or effort.nodes_for(int(part.kept.sum()))
+    more = part.kept.sum() / some.kept.sum()
+    return [
+        fit(part, one.layer, nodes, lam_for_rows(one.lam, more)).trial()
+        for one in track(best, len(best), "fitting", show=task.progress)
+    ]
 
 
-def nodes_for(n_hidden: int | str, n_rows: int = 1) -> int:
-    """Return the number of nodes for a fit to so many rows (default: to a sample)."""
-    if not isinstance(n_hidden, str):
-        return n_hidden
-    n_rows = max(n_rows, 1)
-    return max(NODES, min(n_rows // 2, MOST_NODES, MANY_CELLS // n_rows))
+def lam_for_rows(lam: int, times: float) -> int:
+    """Return the index of the penalty for `times` as many rows.
+
+    In units of the squared norm of H, which grows with them, they bear so many times less.
+    """
+    steps = int(np.rint(np.log(times) / np.log(PATH[0] / PATH[1])))
+    return min(max(lam + steps, 0), len(PATH) - 1)
 
 
-def best_of(ranked: Sequence[RankedLayer], n_members: int) -> list[RankedLayer]:
-    """Return the first `n_members`, without those that are much worse than the very first."""
-    least = MUCH_WORSE * ranked[0].score
-    return [ranked[0], *(one for one in ranked[1:n_members] if one.score >= least)]
+def _filling(judged: Judged, screened: Screened) -> Array:
+    """Return predictions of every row to stand for unknown targets."""
+    return np.where(np.isnan(judged.expected), screened.expected, judged.expected)
+
+
+class FoldedFit:
+    """A layer fitted without each of a few folds, by differences of sums over blocks of rows.
+
+    The penalty is searched from a first guess, on some rows of the first fold.
+
+    Parameters
+    ----------
+    task : RobustTask
+        For its threads and its seed.
+    part : Part
+        Rows; without folds of their own they are shuffled into a few.
+    layer, hidden, guide
+        The layer, drawn by the guide.
+    start : int
+        First guess of the penalty, as an index in the path.
+
+    Attributes
+    ----------
+    lam : int
+        The penalty, as an index in the path.
+    loss : float
+        Mean squared norm of the errors of the rows of the first fold.
+    """
+
+    def __init__(
+        self,
+        task: RobustTask,
+        part: Part,
+        layer: Layer,
+        hidden: HiddenLayer,
+        guide: SubsetGuide | None,
+        start: int,
+    ) -> None:
+        self.layer, self._hidden, self._guide, self._part = layer, hidden, guide, part
+        self._n_threads, self._omega = task.n_threads, np.sqrt(part.w)[:, None]
+        self._folds = part.folds or shuffled_folds(len(part.X), FOLDS_OF_MANY, task.seed)
+        self._complements = all(is_complement(fold, len(part.X)) for fold in self._folds)
+        partition = self._complements and sum(len(f.test) for f in self._folds) == len(part.X)
+        self._held: list[RidgeSums] | None = None
+        if partition and len(self._folds) <= MOST_SUMS:
+            tests = [self._kept(fold.test) for fold in self._folds]
+            self._held = list(ordered_map(self._sums, tests, task.n_threads))
+            self._whole = sum(self._held[1:], start=self._held[0])
+        else:
+            self._whole = self._sums(np.flatnonzero(part.kept))
+        self._first = next(k for k, f in enumerate(self._folds) if len(self._kept(f.test)))
+        self._valid = self._kept(self._folds[self._first].test)[:VALIDATION_ROWS]
+        self._H_valid = with_constant(hidden, part.X[self._valid])
+        self._coefs: dict[int, Array] = {}  # without the first fold, for each penalty tried
+        self.lam, self.loss = _descend(self._loss, start)
+
+    def _kept(self, rows: Indices) -> Indices:
+        return rows[self._part.kept[rows]]
+
+    def _sums(self, rows: Indices) -> RidgeSums:
+        part, omega = self._part, self._omega
+        sums = RidgeSums.zero(self._hidden.n_outputs + 1, part.T.shape[1])
+        for block in blocks(rows):
+            H = omega[block] * with_constant(self._hidden, part.X[block])
+            sums.add(H, omega[block] * part.filled[block])
+        return sums
+
+    def _coef_without(self, fold: int, lam: int) -> Array:
+        if self._held is not None:
+            sums = self._whole - self._held[fold]
+        elif self._complements:
+            sums = self._whole - self._sums(self._kept(self._folds[fold].test))
+        else:
+            sums = self._sums(self._kept(self._folds[fold].train))
+        return sums.coef(PATH[lam])
+
+    def _loss(self, lam: int) -> float:
+        self._coefs[lam] = self._coef_without(self._first, lam)
+        predicted = self._H_valid @ self._coefs[lam]
+        return float(self._part.mean_squares(predicted[:, None], self._valid)[0])
+
+    def on_first_fold(self) -> Trial:
+        """Return the fit without the first fold."""
+        nothing = np.empty((0, self._part.T.shape[1]))
+        coef = self._coefs[self.lam]
+        return Trial(self.layer, self._hidden, self._guide, self.lam, self.loss, nothing, coef)
+
+    def trial(self) -> Trial:
+        """Fit without every fold, and to all rows."""
+        part, lam = self._part, self.lam
+
+        def predictions(fold: int) -> Array:
+            known = fold == self._first
+            coef = self._coefs[lam] if known else self._coef_without(fold, lam)
+            test = blocks(self._folds[fold].test)
+            outputs = [with_constant(self._hidden, part.X[block]) @ coef for block in test]
+            return np.concatenate(outputs)
+
+        total, count = np.zeros(part.T.shape), np.zeros((len(part.T), 1))
+        of_folds = ordered_map(predictions, range(len(self._folds)), self._n_threads)
+        for fold, outputs in zip(self._folds, of_folds, strict=True):
+            total[fold.test] += outputs
+            count[fold.test] += 1.0
+        with np.errstate(invalid="ignore"):
+            predicted = np.asarray(total / np.where(count, count, np.nan))
+        scored = part.kept & (count[:, 0] > 0)
+        score = float(part.mean_squares(predicted[scored][:, None], scored)[0])
+        coef, sums = self._whole.coef(PATH[lam]), (self._whole, part.kept)
+        return Trial(self.layer, self._hidden, self._guide, lam, score, predicted, coef, sums)
+
+
+def _descend(loss: Callable[[int], float], start: int) -> tuple[int, float]:
+    """Return where in the path neither neighbour has a smaller loss, and the loss there."""
+    best, least = start, loss(start)
+    for step in (1, -1):
+        moved = False
+        while 0 <= best + step < len(PATH) and (other := loss(best + step)) < least:
+            best, least, moved = best + step, other, True
+        if moved:
+            break
+    return best, least
+
+
+def blocks(rows: Indices) -> list[Indices]:
+    """Return some rows in blocks."""
+    return [rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS)]
+
+
+def shuffled_folds(n_rows: int, n_folds: int, seed: int) -> list[Fold]:
+    """Return folds of equal size, each test part in the order of the rows."""
+    group = np.random.default_rng(seed).permutation(n_rows) % n_folds
+    return [Fold(np.flatnonzero(group != k), np.flatnonzero(group == k)) for k in range(n_folds)]
+
+
+# -- step 4: the fit ------------------------------------------------------------------------------
+
+
+def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[RELMRegressor]:
+    """Fit the members to all rows that stay."""
+    part, judged = refined.part, refined.judged
+    kept, omega = judged.kept, np.sqrt(part.w)[:, None]
+    target = part.filled
+    if screened.contaminated:
+        target = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
+
+    def fitted(trial: Trial) -> RELMRegressor:
+        if trial.sums is None:
+            H = omega[kept] * with_constant(trial.hidden, part.X[kept])
+            coef, unit = ridge_coef(H, omega[kept] * target[kept], PATH[trial.lam]), np.vdot(H, H)
+            return _as_estimator(task, trial, coef, float(unit))
+        sums, before = trial.sums
+        for rows, sign in ((kept & ~before, 1.0), (before & ~kept, -1.0)):
+            for block in blocks(np.flatnonzero(rows)):
+                H = omega[block] * with_constant(trial.hidden, part.X[block])
+                sums.add(H, omega[block] * part.filled[block], sign)
+        for block in blocks(np.flatnonzero(kept & (target != part.filled).any(axis=1))):
+            H = omega[block] * with_constant(trial.hidden, part.X[block])
+            np.add(sums.C, H.T @ (omega[block] * (target - part.filled)[block]), out=sums.C)
+        coef = sums.coef(PATH[trial.lam])
+        return _as_estimator(task, trial, coef, float(np.trace(sums.G)))
+
+    return list(ordered_map(fitted, refined.members, task.n_threads))
+
+
+def bounded_targets(part: Part, predicted: Array, kept: Mask) -> Array:
+    """Return the targets, none of those kept beyond a fence around its prediction."""
+    tested = kept & ~np.isnan(predicted).any(axis=1)
+    errors = np.where(tested[:, None], part.filled - predicted, 0.0)
+    sizes = np.sqrt(np.einsum("nm,nm->n", errors, errors))
+    fence = outlier_threshold(sizes[tested], part.w[tested], whisker=INNER_FENCE)
+    beyond = tested & (sizes > fence)
+    shorter = np.where(beyond, fence / np.maximum(sizes, 1e-300), 1.0)[:, None]
+    return np.where(beyond[:, None], np.nan_to_num(predicted) + shorter * errors, part.filled)
+
+
+def _as_estimator(task: RobustTask, trial: Trial, coef: Array, unit: float) -> RELMRegressor:
+    """Return a fitted R-ELM with a trial's layer and these output weights."""
+    n_features = task.X.shape[1]
+    lam = max(float(PATH[trial.lam]) * unit, np.finfo(float).tiny)
+    model = RELMRegressor(
+        1.0 / lam,
+        input_scaling=None,
+        target_scaling=None,
+        **trial.layer.settings(trial.hidden.n_nodes, n_features, task.seed),
+    )
+    model.n_features_in_, model._one_target = n_features, False
+    model._input_scaling = Scaling(np.zeros(n_features), np.ones(n_features))
+    model._target_scaling = Scaling(np.zeros(coef.shape[1]), np.ones(coef.shape[1]))
+    model.hidden_ = trial.hidden
+    model._remember(Weights(coef[:-1], coef[-1]))
+    return model
 
 
 # -- the estimator --------------------------------------------------------------------------------
@@ -455,28 +932,31 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Robust multi-target regression without a parameter to choose.
 
     Scales inputs and targets, sets aside rows whose targets nothing explains, searches hidden
-    layers and penalties by cross-validation on the others, and averages the best few networks
+    layers and penalties out of sample on the others, and averages the best few networks
     (:mod:`gorelm.estimators.robust` has the whole story).
 
     Parameters
     ----------
+    effort : {"fast", "default", "high"}, default="default"
+        How much is tried: rows, nodes and draws of the search, number and nodes of the networks.
+        "fast" takes a third of the time of "default", "high" several times as much.
     n_hidden : int or "auto", default="auto"
-        Hidden nodes of every member. "auto": 1000, and with more than 2000 rows half as many nodes
-        as rows, up to 3000 (fewer again from 33,000 rows on, to bound the memory).
-    n_members : int, default=4
+        Hidden nodes of every network. "auto": 1000, and more with more than 2000 rows, by the third
+        root of their number, up to 3000 ("fast": 300 and 1000; "high": 2000 and 6000).
+    n_members : int, optional
         Most networks to average; those with more than 1.25 times the squared error of the best are
-        left out.
-    cv : int, splitter or iterable of splits, default=5
-        Folds of the search.
-    search_rows : int, default=1000
-        Layers and penalties are first compared on a random sample of so many rows when there are
-        more; the best of them are then fitted to all, and compared again on the first folds.
+        left out. By default 4 ("fast": 2; "high": 6).
+    cv : int, splitter or iterable of splits, optional
+        Folds by which layers are compared and rows judged. By default every row is left out by
+        itself, or, with more than `search_rows` rows, with a quarter of the others.
+    search_rows : int, optional
+        Layers and penalties are compared on a random sample of so many rows when there are more;
+        the best of them are then fitted to all. By default 1000 ("fast": 500; "high": 2000).
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
-    n_jobs : int, default=None
-        Processes to share the folds and layers among, -1 for all cores. Up to 5000 rows the result
-        is the same to the last digit for every number; with more rows it is the same to rounding,
-        as BLAS rounds differently with another number of threads.
+    n_jobs : int, optional
+        Threads to share the layers or the rows among, -1 for all cores; by default as many as BLAS
+        would use. The result is the same to the last digit for every number.
     progress : bool, default=False
         Show a progress bar (needs ``gorelm[progress]``).
     random_state : int, RandomState instance or None, default=None
@@ -484,24 +964,25 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     Attributes
     ----------
-    members_ : list of estimators
+    members_ : list of RELMRegressor
         The fitted networks, on scaled inputs and targets.
     contaminated_ : bool
         Whether the errors fell into two clear groups, so that rows were set aside.
     outlier_scores_ : ndarray of shape (n_samples,)
-        Typical size e of each row's out-of-fold errors, in units of the targets' spread:
+        Typical size e of each row's out-of-sample errors, in units of the targets' spread:
         1 + e is the geometric mean of 1 + abs(error) over the targets (NaN where `cv` never tests).
     outlier_threshold_ : float
         Scores above it are flagged.
     outlier_mask_ : ndarray of bool, shape (n_samples,)
         The flagged rows; they had no part in the fit if `contaminated_`.
     out_of_fold_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
-        What the best layers and penalties of the search (with no more than `search_rows` rows,
-        the members'), fitted without the row's fold, predict for each row, in the units of y (NaN
-        where `cv` never tests). ``y - out_of_fold_`` tells which of a row's targets are off, and
-        by how much.
+        What the networks, fitted without the row (or its fold), predict for each row, in the units
+        of y (NaN where `cv` never tests). ``y - out_of_fold_`` tells which of a row's targets are
+        off, and by how much.
     cv_results_ : dict of arrays
         Settings and score (larger is better) in the search of every layer at its best penalty.
+    timings_ : dict of str to float
+        Seconds of each step.
     n_features_in_ : int
         Number of inputs.
     feature_names_in_ : ndarray of str
@@ -518,10 +999,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
+        "effort": [StrOptions(set(EFFORTS))],
         "n_hidden": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "n_members": [Interval(Integral, 1, None, closed="left")],
+        "n_members": [Interval(Integral, 1, None, closed="left"), None],
         "cv": ["cv_object"],
-        "search_rows": [Interval(Integral, 2, None, closed="left")],
+        "search_rows": [Interval(Integral, 2, None, closed="left"), None],
         "missing_targets": RELMRegressor._parameter_constraints["missing_targets"],
         "n_jobs": [Integral, None],
         "progress": ["boolean"],
@@ -529,16 +1011,17 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     }
 
     n_hidden: int | str = "auto"
-    n_members: int = 4
-    cv: object = 5
-    search_rows: int = 1000
+    effort: str = "default"
+    n_members: int | None = None
+    cv: object = None
+    search_rows: int | None = None
     missing_targets: str = "error"
     n_jobs: int | None = None
     progress: bool = False
     random_state: RandomState = None
 
     def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
-        """Screen, search and fit.
+        """Screen, search, refine and fit.
 
         Parameters
         ----------
@@ -552,48 +1035,59 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Returns
         -------
         self : object
+            The fitted estimator. A fit that fails or is interrupted leaves it as it was.
         """
         with all_or_nothing(self):
             validate_params(self)
             inputs: Array = validate_data(self, X, dtype=np.float64)
-            with one_blas_thread() if len(inputs) <= FEW_ROWS else nullcontext():
-                self._fit(inputs, y, sample_weight)
+            threads = n_threads(self.n_jobs)
+            with one_blas_thread():
+                self._fit(inputs, y, sample_weight, threads)
         return self
 
-    def _fit(self, X: Array, y: object, sample_weight: object) -> None:
+    def _fit(self, X: Array, y: object, sample_weight: object, threads: int) -> None:
         T, w = validate_targets(self, X, y, sample_weight)
         usable = usable_rows(T, w)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        given = {"n_members": self.n_members, "search_rows": self.search_rows}
+        effort = replace(
+            EFFORTS[self.effort], **{name: n for name, n in given.items() if n is not None}
+        )
         input_scaling = Scaling.fit("standard", X[usable], w[usable])
         task = RobustTask(
             _within_reach(input_scaling, X),
             T,
             w,
             usable,
-            folds_of(self.cv, X, T, seed),
+            None if self.cv is None else folds_of(self.cv, X, T, seed),
             seed,
-            self.n_hidden,
-            self.n_members,
-            self.search_rows,
-            self.missing_targets,
-            self.n_jobs,
+            effort,
+            None if isinstance(self.n_hidden, str) else self.n_hidden,
+            threads,
             self.progress,
         )
-        if not usable[task.in_a_fold].any():
+        if not usable[task.tested].any():
             raise ValueError("cv tests no row that has a positive weight and a known target")
+        clock = Clock()
         screened = screen(task)
+        clock.lap("screen")
         found = search(task, screened)
-        members = fit_members(task, screened, found, refine(task, screened, found))
+        clock.lap("search")
+        refined = refine(task, screened, found)
+        clock.lap("refine")
+        members = fit_members(task, screened, refined)
+        clock.lap("fit")
 
+        judged = refined.judged
         self.contaminated_ = screened.contaminated
-        self.cv_results_ = _results(found.ranked)
-        self.out_of_fold_ = found.out_of_fold[:, 0] if self._one_target else found.out_of_fold
-        self.outlier_scores_ = found.scores
-        self.outlier_threshold_ = found.threshold
-        self.outlier_mask_ = found.flagged
+        self.cv_results_ = _results(found.trials)
+        self.out_of_fold_ = judged.expected[:, 0] if self._one_target else judged.expected
+        self.outlier_scores_ = judged.scores
+        self.outlier_threshold_ = judged.threshold
+        self.outlier_mask_ = judged.flagged
         self.members_ = members
-        self._input_scaling, self._target_scaling = input_scaling, found.scaling
-        self._delta = found.delta
+        self.timings_ = clock.laps
+        self._input_scaling, self._target_scaling = input_scaling, refined.scaling
 
     def predict(self, X: object) -> Array:
         """Predict the targets of new rows: the average of the members.
@@ -615,19 +1109,34 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return np.asarray(y[:, 0] if self._one_target else y)
 
 
+@dataclass
+class Clock:
+    """Seconds of the steps of a fit."""
+
+    laps: dict[str, float] = field(default_factory=dict)
+    _last: float = field(default_factory=time.perf_counter)
+
+    def lap(self, step: str) -> None:
+        """Note how long a step has taken."""
+        now = time.perf_counter()
+        self.laps[step], self._last = now - self._last, now
+
+
 def _within_reach(scaling: Scaling, X: Array) -> Array:
     """Return scaled inputs, none farther than FARTHEST_INPUT."""
     return np.asarray(np.clip(scaling.dense(X), -FARTHEST_INPUT, FARTHEST_INPUT))
 
 
-def _results(ranked: Sequence[RankedLayer]) -> dict[str, Array]:
+def _results(trials: Sequence[Trial]) -> dict[str, Array]:
     """Return settings and scores as columns."""
     return {
-        "activation": np.array([one.layer.activation for one in ranked]),
-        "spread": np.array([one.layer.spread for one in ranked]),
-        "direct_link": np.array([one.layer.direct_link for one in ranked]),
-        "penalty": PATHS["squared"][[one.lam for one in ranked]],
-        "mean_test_score": np.array([one.score for one in ranked]),
+        "activation": np.array([one.layer.activation for one in trials]),
+        "spread": np.array([one.layer.spread for one in trials]),
+        "direct_link": np.array([one.layer.direct_link for one in trials]),
+        "n_inputs": np.array([one.hidden.A.shape[1] for one in trials]),
+        "guided": np.array([one.guide is not None for one in trials]),
+        "penalty": PATH[[one.lam for one in trials]],
+        "mean_test_score": np.array([-one.score for one in trials]),
     }
 
 
@@ -654,11 +1163,3 @@ def _has_spread(column: Array) -> bool:
     known = column[~np.isnan(column)]
     low, high = np.quantile(known, [0.25, 0.75])
     return bool(high > low) and len(np.unique(known)) > 3
-
-
-def _filled(T: Array, kept: Mask, w: Array) -> tuple[Array, Array]:
-    """Return kept rows with unknown cells at their column's mean, and their weights."""
-    T, w = T[kept], w[kept]
-    known = ~np.isnan(T)
-    means = (w @ np.nan_to_num(T)) / np.maximum(w @ known, np.finfo(float).tiny)
-    return np.where(known, T, means), w

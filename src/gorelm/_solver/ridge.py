@@ -1,0 +1,162 @@
+r"""Ridge regressions at many penalties, and what they predict for rows that they did not see.
+
+.. math:: B_\lambda = (H'H + \lambda I)^{-1} H'T
+
+One decomposition of H serves every penalty, and gives the prediction of each row by the regression
+on all *other* rows (leave-one-out) in closed form. With the eigenvectors of the smaller side,
+
+.. math::
+    HH' = V \operatorname{diag}(s) V': \quad
+        e = V (f \circ V'T) \,/\, (V^{\circ 2} f), \qquad f = \lambda / (s + \lambda) \\
+    H'H = Q \operatorname{diag}(s) Q',\ A = HQ: \quad
+        e = (T - A (g \circ A'T)) \,/\, (1 - A^{\circ 2} g), \qquad g = 1 / (s + \lambda)
+
+e is the target less the leave-one-out prediction. For many rows, `RidgeSums` has H'H and H'T of
+groups of rows: the regression without one group is a difference of sums and a Cholesky factor.
+
+Penalties are in units of :math:`\|H\|_F^2`, so that one path fits every layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from scipy import linalg
+
+from gorelm._typing import Array
+
+__all__ = ["RidgePath", "RidgeSums", "ridge_coef"]
+
+_TINY = float(np.finfo(float).tiny)
+
+
+class RidgePath:
+    """Ridge regressions of one H in memory, at every penalty of a path.
+
+    Parameters
+    ----------
+    H : array (n, L)
+        Hidden outputs, times the square roots of the rows' weights.
+    lams : array (P,)
+        Positive penalties, in units of the squared norm of H.
+    """
+
+    def __init__(self, H: Array, lams: Array) -> None:
+        # NumPy's decompositions and products release the lock of the interpreter, SciPy's do not:
+        # layers are compared in threads.
+        self._H = H
+        self._wide = len(H) <= H.shape[1]
+        unit = max(float(np.vdot(H, H)), _TINY)
+        s, vectors = np.linalg.eigh(H @ H.T if self._wide else H.T @ H)
+        shifts = np.maximum(s, 0.0)[:, None] + lams * unit
+        if self._wide:
+            self._rows = vectors
+            # Written as it stands: a floor under 1 - leverage would make layers that interpolate
+            # look perfect.
+            self._filter = lams * unit / shifts
+            self._slack = self._rows**2 @ self._filter
+        else:
+            self._Q, self._rows = vectors, H @ vectors
+            self._filter = 1.0 / shifts
+            self._slack = 1.0 - self._rows**2 @ self._filter
+            # A row that alone decides a direction has no prediction without it but that of B = 0.
+            np.maximum(self._slack, np.finfo(float).eps, out=self._slack)
+        self._shifts = shifts
+
+    def left_out(self, T: Array) -> Array:
+        """Return the prediction of each row by the regressions on all others, (n, P, m).
+
+        Parameters
+        ----------
+        T : array (n, m) or (n, P, m)
+            Targets (times the square roots of the weights); their own for each penalty, or shared.
+        """
+        P = self._filter.shape[1]
+        T = np.broadcast_to(T[:, None] if T.ndim == 2 else T, (len(T), P, T.shape[-1]))
+        filtered = self._times_rows(self._filter[:, :, None] * self._projected(T))
+        errors = filtered if self._wide else T - filtered
+        return np.asarray(T - errors / self._slack[:, :, None])
+
+    def coefs(self, T: Array) -> Array:
+        """Return the output weights at every penalty, (L, P, m), for targets as in `left_out`."""
+        P = self._filter.shape[1]
+        T = np.broadcast_to(T[:, None] if T.ndim == 2 else T, (len(T), P, T.shape[-1]))
+        solved = self._projected(T) / self._shifts[:, :, None]
+        flat = solved.reshape(len(solved), -1)
+        coefs = self._H.T @ (self._rows @ flat) if self._wide else self._Q @ flat
+        return np.asarray(coefs.reshape(-1, *solved.shape[1:]))
+
+    def coef(self, T: Array, penalty: int) -> Array:
+        """Return the output weights at one penalty, (L, m), for targets (n, m)."""
+        solved = (self._rows.T @ T) / self._shifts[:, [penalty]]
+        return np.asarray(self._H.T @ (self._rows @ solved) if self._wide else self._Q @ solved)
+
+    def _projected(self, T: Array) -> Array:
+        """Rows' @ T, (r, P, m); targets that all penalties share are multiplied once."""
+        if T.strides[1] == 0:
+            return np.asarray((self._rows.T @ T[:, 0])[:, None])
+        return np.asarray((self._rows.T @ T.reshape(len(T), -1)).reshape(-1, *T.shape[1:]))
+
+    def _times_rows(self, C: Array) -> Array:
+        return np.asarray((self._rows @ C.reshape(len(C), -1)).reshape(-1, *C.shape[1:]))
+
+
+@dataclass(frozen=True)
+class RidgeSums:
+    """H'H and H'T of some rows, which add and subtract."""
+
+    G: Array  # (L, L)
+    C: Array  # (L, m)
+
+    @classmethod
+    def zero(cls, n_outputs: int, n_targets: int) -> Self:
+        """Return the sums of no rows."""
+        return cls(np.zeros((n_outputs, n_outputs)), np.zeros((n_outputs, n_targets)))
+
+    def add(self, H: Array, T: Array, sign: float = 1.0) -> None:
+        """Add the share of some rows (or take it away), in place."""
+        if len(H):
+            product = H.T @ H  # NumPy calls syrk
+            product *= sign
+            np.add(self.G, product, out=self.G)
+            np.add(self.C, sign * (H.T @ T), out=self.C)
+
+    def __add__(self, other: RidgeSums) -> RidgeSums:
+        return RidgeSums(self.G + other.G, self.C + other.C)
+
+    def __sub__(self, other: RidgeSums) -> RidgeSums:
+        return RidgeSums(self.G - other.G, self.C - other.C)
+
+    def coef(self, lam: float) -> Array:
+        """Return the output weights (L, m) at a penalty in units of the squared norm of H."""
+        unit = max(float(np.trace(self.G)), _TINY)
+        return _solved(self.G.copy(), lam * unit, self.C, unit)
+
+    def coefs(self, lams: Array) -> Array:
+        """Return the output weights at every penalty, (L, P, m), by one decomposition."""
+        s, Q = np.linalg.eigh(self.G)
+        unit = max(float(np.trace(self.G)), _TINY)
+        shifts = np.maximum(s, 0.0)[:, None] + np.maximum(lams, 1e-14) * unit
+        solved = (Q.T @ self.C)[:, None] / shifts[:, :, None]
+        return np.asarray((Q @ solved.reshape(len(Q), -1)).reshape(solved.shape))
+
+
+def ridge_coef(H: Array, T: Array, lam: float) -> Array:
+    """Return the output weights (L, m) at one penalty in units of the squared norm of H."""
+    if len(H) > H.shape[1]:
+        sums = RidgeSums.zero(H.shape[1], T.shape[1])
+        sums.add(H, T)
+        return sums.coef(lam)
+    unit = max(float(np.vdot(H, H)), _TINY)
+    return np.asarray(H.T @ _solved(H @ H.T, lam * unit, T, unit))
+
+
+def _solved(G: Array, shift: float, R: Array, trace: float) -> Array:
+    """Return (G + shift I)^-1 R, and use up the memory of G."""
+    # Below the rounding of the sums a matrix need not be definite.
+    G.flat[:: len(G) + 1] += max(shift, 1e-14 * trace)
+    # As G is symmetric, its transpose is G in the order of LAPACK.
+    factor = linalg.cho_factor(G.T, lower=True, overwrite_a=True, check_finite=False)
+    return np.asarray(linalg.cho_solve(factor, R, check_finite=False))

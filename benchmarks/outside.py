@@ -195,9 +195,9 @@ def holes() -> Table:
 
 
 def pairs(n: int, seed: int = 0) -> Table:
-    """Ten inputs; each of four targets is a sum of six functions of two of them."""
+    """Ten inputs; each of four targets is a sum of four functions of two of them."""
     rng = np.random.default_rng([12, seed])
-    return drawn_sums(n, rng, n_inputs=10, n_targets=4, orders=(2,) * 6, noise=0.05)
+    return drawn_sums(n, rng, n_inputs=10, n_targets=4, orders=(2,) * 4, noise=0.05)
 
 
 def interactions(
@@ -235,15 +235,14 @@ def drawn_sums(
 
 def term(U: Array, kind: int) -> Array:
     """Return a function of all columns of U, of one of four kinds, with deviation about 1."""
-    last = U[:, -1]
-    others = U[:, :-1]
-    if kind == 0:  # a product
-        return np.prod(1.75 * U, axis=1)
-    if kind == 1:  # a wave that the others turn
-        return 1.4 * np.sin(1.5 * last - others.sum(axis=1))
+    last, others = U[:, -1], U[:, :-1]
+    if kind == 0:  # a product, with an edge
+        return 3.5 * np.abs(last) * others.prod(axis=1)
+    if kind == 1:  # a wave as high as the others say
+        return 2.4 * np.sin(1.5 * np.pi * last) * others.prod(axis=1)
     if kind == 2:  # a slope where the others are positive
         return 2.5 * last * (others > 0).all(axis=1)
-    return 4.0 * np.exp(-2.0 * np.square(U).sum(axis=1))  # a hill
+    return 2.0 * (U > 0).all(axis=1)  # a step
 
 
 def words() -> Table:

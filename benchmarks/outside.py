@@ -1,9 +1,13 @@
 """Tables for choosing defaults: none is a Mulan set, so that results on those stay a fair test.
 
-Five are real, as scikit-learn ships them; where a table has no target of its own, its last columns
-are predicted from the others. Eleven are drawn, for the kinds of regression that engineers meet:
+Seven are real, as scikit-learn ships them; where a table has no target of its own, its last columns
+are predicted from the others. Eighteen are drawn, for the kinds of regression that engineers meet:
 smooth functions, steps, levels, counts with many zeros, physical laws, more inputs than rows, noise
-that depends on the inputs, inputs with long tails. None has more than 600 rows, but for `large`.
+that depends on the inputs, inputs with long tails, interactions of two and three inputs, rules,
+categories, words. Four have one target. None has more than 1000 rows, but for `large`.
+
+`pairs` and `interactions` draw another law for every seed, so that benchmarks can take seeds that
+no default was chosen by.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 from gorelm.datasets import make_multitarget
 
-__all__ = ["large", "tables"]
+__all__ = ["interactions", "large", "pairs", "tables"]
 
 Array = np.ndarray
 Table = tuple[Array, Array]  # inputs, targets
@@ -39,12 +43,22 @@ def tables() -> dict[str, Table]:
         "arm": arm(600),
         "uneven": uneven(),
         "sizes": sizes(),
+        "proline": last_columns(datasets.load_wine().data, 1),
+        "holes": holes(),
+        "pairs": pairs(600, seed=101),
+        "threes": interactions(900, seed=102, n_inputs=15, n_targets=3, noise=0.2),
+        "words": words(),
+        "tallies": tallies(),
+        "rules": rules(),
+        "menu": menu(),
+        "ridge": ridge(),
     }
 
 
-def large() -> dict[str, Table]:
-    """Return the tables to choose by what depends on many rows."""
-    return {"lorenz": lorenz(9000), "arm": arm(9000)}
+def large(*, many: bool = False) -> dict[str, Table]:
+    """Return the tables to choose by what depends on many rows; `many`: one of 200,000 as well."""
+    found = {"lorenz": lorenz(9000), "arm": arm(9000)}
+    return found | {"interactions": interactions(200_000, seed=103)} if many else found
 
 
 def last_columns(values: Array, n_targets: int) -> Table:
@@ -171,3 +185,131 @@ def sizes() -> Table:
     X = size * rng.gamma(2.0, 0.5, size=(300, 40))
     shares = rng.gamma(0.3, 1.0, size=(40, 6)) / 12
     return X, X @ shares + 0.2 * size * rng.standard_normal((300, 6))
+
+
+def holes() -> Table:
+    """How many holes a written digit has, from its pixels: one target, of three values."""
+    X, digit = datasets.load_digits(return_X_y=True)
+    T = np.array([1.0, 0, 0, 0, 0, 0, 1, 0, 2, 1])[digit]
+    return some_rows(X, T[:, None], 600)
+
+
+def pairs(n: int, seed: int = 0) -> Table:
+    """Ten inputs; each of four targets is a sum of four functions of two of them."""
+    rng = np.random.default_rng([12, seed])
+    return drawn_sums(n, rng, n_inputs=10, n_targets=4, orders=(2,) * 4, noise=0.05)
+
+
+def interactions(
+    n: int, seed: int = 0, *, n_inputs: int = 10, n_targets: int = 4, noise: float = 0.1
+) -> Table:
+    """Few inputs at a time: each target sums three functions of two inputs, one of three."""
+    rng = np.random.default_rng([13, seed])
+    orders = (2, 2, 2, 3)
+    return drawn_sums(n, rng, n_inputs=n_inputs, n_targets=n_targets, orders=orders, noise=noise)
+
+
+def drawn_sums(
+    n: int,
+    rng: np.random.Generator,
+    *,
+    n_inputs: int,
+    n_targets: int,
+    orders: tuple[int, ...],
+    noise: float,
+) -> Table:
+    """Draw sums of functions of few inputs: the law first, so that it is the same for every n."""
+    law = [
+        [
+            (rng.choice(n_inputs, order, replace=False), rng.integers(4), rng.uniform(0.5, 1.5))
+            for order in orders
+        ]
+        for _ in range(n_targets)
+    ]
+    X = rng.uniform(-1, 1, size=(n, n_inputs))
+    T = np.column_stack(
+        [sum(size * term(X[:, of], kind) for of, kind, size in terms) for terms in law]
+    )
+    return X, noisy(T, noise, rng)
+
+
+def term(U: Array, kind: int) -> Array:
+    """Return a function of all columns of U, of one of four kinds, with deviation about 1."""
+    last, others = U[:, -1], U[:, :-1]
+    if kind == 0:  # a product, with an edge
+        return 3.5 * np.abs(last) * others.prod(axis=1)
+    if kind == 1:  # a wave as high as the others say
+        return 2.4 * np.sin(1.5 * np.pi * last) * others.prod(axis=1)
+    if kind == 2:  # a slope where the others are positive
+        return 2.5 * last * (others > 0).all(axis=1)
+    return 2.0 * (U > 0).all(axis=1)  # a step
+
+
+def words() -> Table:
+    """Texts of a few words out of 400, present or not: some words count, some only together."""
+    rng = np.random.default_rng(14)
+    often = np.minimum(0.5, 3.0 / np.arange(1, 401) ** 0.7)  # as in languages: few are frequent
+    X = (rng.uniform(size=(300, 400)) < often).astype(float)
+    a = X[:, 1:31]
+    T = np.column_stack(
+        [
+            a[:, :10] @ rng.standard_normal(10) + 2 * a[:, 0] * a[:, 1],
+            (a[:, 3:15].sum(axis=1) > 3) + 1.5 * a[:, 2] * (1 - a[:, 4]),
+            np.maximum(a[:, 5:25] @ rng.standard_normal(20), 0),
+        ]
+    )
+    return X, noisy(T, 0.3, rng)
+
+
+def tallies() -> Table:
+    """Sparse counts in 450 columns, 250 rows: effects that saturate, begin late, or need two."""
+    rng = np.random.default_rng(15)
+    X = rng.poisson(rng.gamma(0.4, 1.5, size=450) * rng.gamma(2.0, 0.5, size=(250, 1)))
+    X = X[:, np.argsort(-(X > 0).sum(axis=0))].astype(float)  # those that matter are not empty
+    a = X[:, 10:22]
+    T = np.column_stack(
+        [
+            np.minimum(a[:, :4], 2).sum(axis=1),
+            3.0 * (a[:, 4] > 2) + (a[:, 5] > 0) * (a[:, 6] > 0) * 2.0 + np.log1p(a[:, 7]),
+            np.sqrt(a[:, 8:12].sum(axis=1)) + 2.0 * (a[:, 0] > a[:, 1]),
+        ]
+    )
+    return X, noisy(T, 0.3, rng)
+
+
+def rules() -> Table:
+    """Rules of two and three thresholds each on fifteen inputs, as trees say them; 1000 rows."""
+    rng = np.random.default_rng(16)
+    X = np.hstack([rng.standard_normal((1000, 10)), rng.gamma(1.5, 1.0, size=(1000, 5))])
+    T = np.zeros((1000, 4))
+    for k in range(4):
+        for _ in range(6):
+            of = rng.choice(15, rng.integers(2, 4), replace=False)
+            edges = np.quantile(X[:, of], rng.uniform(0.3, 0.5), axis=0)
+            T[:, k] += rng.normal(scale=2.0) * (X[:, of] > edges).all(axis=1)
+        T[:, k] += 0.3 * X[:, k]
+    return X, noisy(T, 0.2, rng)
+
+
+def menu() -> Table:
+    """Twelve choices of two to four kinds, one column for each kind; some go well together."""
+    rng = np.random.default_rng(17)
+    kinds = rng.integers(2, 5, size=12)
+    chosen = rng.integers(0, kinds, size=(800, 12))
+    T = np.zeros((800, 3))
+    for k in range(3):
+        T[:, k] = rng.normal(size=4)[chosen[:, k]]
+        for _ in range(5):
+            i, j = rng.choice(12, 2, replace=False)
+            T[:, k] += rng.normal(size=(4, 4))[chosen[:, i], chosen[:, j]]
+    X = np.hstack([np.eye(many)[column] for many, column in zip(kinds, chosen.T, strict=True)])
+    return X, noisy(T, 0.2, rng)
+
+
+def ridge() -> Table:
+    """One target: a wave along a direction of eight inputs, cut off by a threshold of a ninth."""
+    rng = np.random.default_rng(18)
+    X = rng.standard_normal((500, 9))
+    along = X[:, :8] @ rng.standard_normal(8) / np.sqrt(8)
+    T = np.sin(2 * along) + along * (X[:, 8] > 0)
+    return X, noisy(T[:, None], 0.15, rng)

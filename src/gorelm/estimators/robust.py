@@ -179,7 +179,7 @@ class Effort:
 
 EFFORTS = {
     "fast": Effort(500, 200, 2, 4, 1000, 300, 2, 300, 1000),
-    "default": Effort(1000, 300, 4, 8, 3000, 800, 4, 1000, 4000),
+    "default": Effort(1000, 300, 4, 8, 2500, 600, 4, 1000, 4000),
     "high": Effort(2000, 500, 6, 12, 6000, 1500, 6, 2000, 6000),
 }
 
@@ -231,7 +231,7 @@ def with_constant(hidden: HiddenLayer, X: Array) -> Array:
     targets: each is minus the sum of the others.
     """
     H = np.empty((len(X), hidden.n_outputs + 1))
-    H[:, :-1] = hidden.transform(X)
+    hidden.transform(X, out=H[:, :-1])
     H[:, -1] = 1.0
     return H
 
@@ -532,12 +532,14 @@ class Judged:
     threshold: float
     flagged: Mask
     kept: Mask  # rows that stay
+    two_groups: bool  # whether the errors form two clear groups
 
 
 @dataclass(frozen=True)
 class Found:
     """Result of the search."""
 
+    screened: Screened  # as the search found it to be
     trials: list[Trial]  # best first
     part: Part
     judged: Judged
@@ -549,15 +551,18 @@ def search(task: RobustTask, screened: Screened) -> Found:
     part, scaling = task.part(screened.T, screened.expected, screened.kept, rows)
     trials = compare_layers(task, part)
     judged = _judge_by(task, screened, scaling, trials, rows)
+    if screened.contaminated and not judged.two_groups:
+        # A better model explains the rows that the screen set aside.
+        return search(task, replace(screened, contaminated=False, kept=task.usable))
     if screened.contaminated and (judged.kept != screened.kept).mean() > FEW_CHANGES:
-        part, scaling = task.part(screened.T, np.nan_to_num(judged.expected), judged.kept, rows)
+        part, scaling = task.part(screened.T, _filling(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
         again = task.each(
             lambda t: compare(part, t.layer, t.hidden, t.guide), best, "searching again"
         )
         trials = sorted(again, key=lambda trial: trial.score)
         judged = _judge_by(task, screened, scaling, trials, rows)
-    return Found(trials, part, judged)
+    return Found(screened, trials, part, judged)
 
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
@@ -636,9 +641,8 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     judging = screened.judging if screened.judging.any() else slice(None)
     sizes = log_sizes(((expected - T) / spread)[:, judging])
     by = tested & task.usable
-    if screened.contaminated:
-        threshold, _ = _split(sizes[by], w[by])
-    else:
+    threshold, explained = _split(sizes[by], w[by])
+    if not screened.contaminated:
         threshold = outlier_threshold(sizes[by], w[by], whisker=OUTER_FENCE)
     flagged = tested & (sizes > threshold)
     return Judged(
@@ -647,6 +651,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         threshold=float(np.expm1(threshold)),
         flagged=flagged,
         kept=task.usable & ~flagged if screened.contaminated else screened.kept,
+        two_groups=explained >= TWO_GROUPS,
     )
 
 
@@ -663,8 +668,9 @@ class Refined:
     judged: Judged
 
 
-def refine(task: RobustTask, screened: Screened, found: Found) -> Refined:
+def refine(task: RobustTask, found: Found) -> Refined:
     """Give the best layers all their nodes and all rows, and judge all rows once more."""
+    screened = found.screened
     filling, kept = _filling(found.judged, screened), found.judged.kept
     part, scaling = task.part(screened.T, filling, kept, np.arange(len(task.T)))
     if task.many:
@@ -703,29 +709,49 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
         hidden = layer.draw(nodes, task.seed, rows.X, guide)
         return FoldedFit(task, rows, layer, hidden, guide, start)
 
-    first, nodes = int(found.part.kept.sum()), task.n_hidden or effort.middle_nodes
+    nodes = task.n_hidden or effort.middle_nodes
+    more = (some.kept.sum() * nodes) / (found.part.kept.sum() * effort.few_nodes)
     middle = [
-        fit(some, trial.layer, nodes, lam_for_rows(trial.lam, int(some.kept.sum()) / first))
+        fit(some, trial.layer, nodes, lam_for_more(trial.lam, more))
         for trial in track(
             found.trials[: effort.n_middle], effort.n_middle, "comparing", show=task.progress
         )
     ]
-    middle.sort(key=lambda one: one.loss)
-    most = MUCH_WORSE * middle[0].loss
-    best = [one for one in middle[: effort.n_members] if one.loss <= most]
+    best = complementary(middle, max(effort.n_members - 1, 1))
     guides |= pooled_guides(some, [one.on_first_fold() for one in middle])
-    nodes = task.n_hidden or effort.nodes_for(int(part.kept.sum()))
-    more = part.kept.sum() / some.kept.sum()
+    most_nodes = task.n_hidden or effort.nodes_for(int(part.kept.sum()))
+    more = (part.kept.sum() * most_nodes) / (some.kept.sum() * nodes)
     return [
-        fit(part, one.layer, nodes, lam_for_rows(one.lam, more)).trial()
+        fit(part, one.layer, most_nodes, lam_for_more(one.lam, more)).trial()
         for one in track(best, len(best), "fitting", show=task.progress)
     ]
 
 
-def lam_for_rows(lam: int, times: float) -> int:
-    """Return the index of the penalty for `times` as many rows.
+def complementary(fits: Sequence[FoldedFit], n_members: int) -> list[FoldedFit]:
+    """Return the fits whose average is best on the first fold, added one by one while it helps.
 
-    In units of the squared norm of H, which grows with them, they bear so many times less.
+    Many rows reward sharp layers, which few nodes rank low; but their errors are their own.
+    """
+    chosen: list[FoldedFit] = []
+    least = np.inf
+    while len(chosen) < min(n_members, len(fits)):
+        losses = {
+            k: fits[0].loss_of(np.mean([f.on_valid for f in (*chosen, one)], axis=0))
+            for k, one in enumerate(fits)
+            if one not in chosen
+        }
+        best = min(losses, key=lambda k: losses[k])
+        if losses[best] >= least:
+            break
+        chosen.append(fits[best])
+        least = losses[best]
+    return chosen
+
+
+def lam_for_more(lam: int, times: float) -> int:
+    """Return a first guess of the penalty for a larger H, as an index in the path.
+
+    In units of the squared norm of H, `times` as many rows or nodes bear so many times less.
     """
     steps = int(np.rint(np.log(times) / np.log(PATH[0] / PATH[1])))
     return min(max(lam + steps, 0), len(PATH) - 1)
@@ -809,8 +835,16 @@ class FoldedFit:
 
     def _loss(self, lam: int) -> float:
         self._coefs[lam] = self._coef_without(self._first, lam)
-        predicted = self._H_valid @ self._coefs[lam]
+        return self.loss_of(self._H_valid @ self._coefs[lam])
+
+    def loss_of(self, predicted: Array) -> float:
+        """Return the mean squared norm of the errors of predictions of the validation rows."""
         return float(self._part.mean_squares(predicted[:, None], self._valid)[0])
+
+    @property
+    def on_valid(self) -> Array:
+        """Predictions of the validation rows."""
+        return np.asarray(self._H_valid @ self._coefs[self.lam])
 
     def on_first_fold(self) -> Trial:
         """Return the fit without the first fold."""
@@ -1073,13 +1107,13 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         clock.lap("screen")
         found = search(task, screened)
         clock.lap("search")
-        refined = refine(task, screened, found)
+        refined = refine(task, found)
         clock.lap("refine")
-        members = fit_members(task, screened, refined)
+        members = fit_members(task, found.screened, refined)
         clock.lap("fit")
 
         judged = refined.judged
-        self.contaminated_ = screened.contaminated
+        self.contaminated_ = found.screened.contaminated
         self.cv_results_ = _results(found.trials)
         self.out_of_fold_ = judged.expected[:, 0] if self._one_target else judged.expected
         self.outlier_scores_ = judged.scores

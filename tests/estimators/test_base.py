@@ -766,6 +766,17 @@ def test_orelm_withstands_wrong_cells(seed):
     assert arrmse(truth, robust.predict(data.X[test])) < arrmse(truth, ridge.predict(data.X[test]))
 
 
+@pytest.mark.parametrize("cls", [GORELMRegressor, ORELMRegressor, gorelm.RobustELMRegressor])
+def test_robust_estimators_withstand_fill_values(cls):
+    """In up to a quarter of a target, however large they are."""
+    data = make_multitarget(300, outlier_ratio=0.0, random_state=0)
+    X, T, test = data.X[:200], data.T[:200].copy(), slice(200, None)
+    T[::5, 0] = 1e25
+    model = cls(random_state=0).fit(X, T)
+    assert arrmse(data.T_clean[test], model.predict(data.X[test])) < 0.5
+    assert model.outlier_mask_[::5].all()
+
+
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["atp1d", "enb", "jura", "oes97", "slump"])
 def test_gorelm_ranks_planted_rows_of_real_data(load_real, name):

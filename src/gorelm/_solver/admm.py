@@ -46,8 +46,6 @@ from gorelm._solver.rows import DeviceRows, Rows, Step, StepSums, WarmRows, squa
 from gorelm._solver.state import Checkpoint, Iterate, Solution, WarmStart
 from gorelm._typing import Array, Callback, Mask, Record
 
-__all__ = ["ADAPTIVE", "LARGE", "PAPER", "Settings", "solve"]
-
 
 @dataclass(frozen=True)
 class Settings:

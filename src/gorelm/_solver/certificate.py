@@ -27,17 +27,6 @@ from gorelm._solver.rows import MemoryRows, Rows, StepSums, squares
 from gorelm._solver.state import Iterate, StrictlyFeasible
 from gorelm._typing import Array, Indices, Mask
 
-__all__ = [
-    "MANY_NEW",
-    "Directions",
-    "Polish",
-    "certify",
-    "prove",
-    "residuals",
-    "residuals_small",
-    "verify",
-]
-
 
 def certify(
     s: Iterate, sums: StepSums | None, rows: Rows, factor: Factor, *, thorough: bool = True

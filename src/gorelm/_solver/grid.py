@@ -32,8 +32,6 @@ from gorelm._solver.state import Solution, StrictlyFeasible, WarmStart
 from gorelm._solver.threads import one_blas_thread
 from gorelm._typing import Array, Callback, Indices, Record
 
-__all__ = ["Grid"]
-
 COARSEST = 8
 # How far within the limits of a problem without ridge the multipliers of another are to be: as
 # expected of them, and at least.

@@ -13,8 +13,6 @@ from scipy import linalg
 from gorelm._solver.linalg import Indices
 from gorelm._typing import Array
 
-__all__ = ["GrowingLeastSquares", "RecursiveRidge", "ResidualFitting", "minimum_norm"]
-
 
 def minimum_norm(H: Array, T: Array, cond: float | None = None) -> Array:
     """Return the least-squares weights of smallest norm, the pseudo-inverse of H times T.

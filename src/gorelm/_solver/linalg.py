@@ -20,19 +20,6 @@ from scipy.linalg import blas
 
 from gorelm._typing import Array
 
-__all__ = [
-    "CholeskyFactor",
-    "EighFactor",
-    "Factor",
-    "GramSum",
-    "RowSpace",
-    "WideFactor",
-    "above_rounding",
-    "gram",
-    "gram_rows",
-    "product",
-]
-
 Indices = npt.NDArray[np.intp]
 
 _BLOCK_ROWS = 1024

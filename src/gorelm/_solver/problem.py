@@ -32,8 +32,6 @@ import numpy as np
 
 from gorelm._typing import Array, Indices, Mask
 
-__all__ = ["LOSSES", "Array", "Problem", "norms", "shrink", "shrink_rest"]
-
 LossName = Literal["squared", "l1", "l21"]
 LOSSES: tuple[LossName, ...] = ("squared", "l1", "l21")
 _NUMBERS = ("tau", "l1", "l2", "delta")

@@ -11,8 +11,6 @@ from gorelm._solver.problem import Problem
 from gorelm._solver.rows import StepSums, Which
 from gorelm._typing import Array, Indices, Mask, Record
 
-__all__ = ["Checkpoint", "Iterate", "Solution", "StrictlyFeasible", "WarmStart"]
-
 
 @dataclass
 class Solution:

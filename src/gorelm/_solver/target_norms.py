@@ -19,8 +19,6 @@ import numpy.typing as npt
 from gorelm._solver.problem import Problem
 from gorelm._typing import Array
 
-__all__ = ["NormSummary", "bring_near", "farthest", "refuse_huge", "shorten", "within"]
-
 _EXPONENTS = 2200  # of float64, subnormal numbers included
 _ROUNDING = 43  # binary orders: 1e-13
 

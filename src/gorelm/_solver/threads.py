@@ -11,8 +11,6 @@ from threading import Lock
 import threadpoolctl
 from threadpoolctl import threadpool_limits
 
-__all__ = ["one_blas_thread"]
-
 _lock = Lock()
 _users = 0
 _limits = ExitStack()

@@ -28,8 +28,6 @@ from gorelm._solver.target_norms import refuse_huge
 from gorelm._typing import Array, Mask
 from gorelm.stream import BLOCK_ROWS, RowBlocks
 
-__all__ = ["HiddenBlocks", "StreamedRows", "in_bytes", "summarise"]
-
 PART_WORK = 8_000_000  # multiplications for each product with a part of a block
 
 

@@ -17,8 +17,6 @@ from gorelm.estimators.table import TableRegressor
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Names", "expected_by", "findings"]
-
 
 class Names:
     """Names of the columns of findings, none of which is a column of the table.

@@ -23,21 +23,6 @@ from gorelm.estimators._encoding import columns_of
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "PAGES",
-    "STDOUT",
-    "WRITTEN",
-    "Table",
-    "about_ids",
-    "chosen",
-    "has_ids",
-    "numbers_of",
-    "read",
-    "require_places",
-    "saying_warnings",
-    "write",
-]
-
 WRITTEN = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 PAGES = (".html", ".htm")
 STDOUT = Path("-")

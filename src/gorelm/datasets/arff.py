@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from gorelm.datasets.files import encoding_of, open_text
 
-__all__ = ["Column", "read_arff"]
-
 
 class Column(NamedTuple):
     """Name of a column and, for a nominal one, the words its codes 0, 1, ... stand for."""

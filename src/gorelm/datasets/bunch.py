@@ -15,8 +15,6 @@ from gorelm.datasets.arff import Column
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["import_pandas", "make_bunch", "make_frame"]
-
 Matrix = NDArray[np.float64]
 
 _DESCR = """\

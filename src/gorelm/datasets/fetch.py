@@ -15,8 +15,6 @@ from gorelm.datasets.arff import read_arff
 if TYPE_CHECKING:
     from gorelm.datasets.progress import DownloadBar
 
-__all__ = ["SOURCES", "DownloadError", "Source", "fetch_mulan", "find_mulan", "suggest"]
-
 
 class DownloadError(OSError):
     """A data set could not be downloaded, or what came is not what was expected."""

@@ -10,8 +10,6 @@ from gorelm.datasets.arff import read_arff
 from gorelm.datasets.bunch import make_bunch
 from gorelm.datasets.fetch import fetch_mulan, find_mulan
 
-__all__ = ["MULAN_TARGETS", "MulanSet", "list_mulan", "load_mulan"]
-
 # name -> rows in the file, features, targets; the targets are the last columns of the file
 _SIZES = {
     "andro": (49, 30, 6),

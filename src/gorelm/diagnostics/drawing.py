@@ -17,24 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure
 
-__all__ = [
-    "BLUE",
-    "INK",
-    "MANY_POINTS",
-    "SERIES",
-    "VERMILLION",
-    "Style",
-    "fills",
-    "legend_above",
-    "log_axis",
-    "number",
-    "opacity",
-    "panels",
-    "powers",
-    "shortened",
-    "spans_decades",
-]
-
 Style: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib's functions
 
 # Okabe and Ito's colours, those that can be told from white and from near-black. INK is black,

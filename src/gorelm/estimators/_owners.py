@@ -30,8 +30,6 @@ from gorelm.estimators._prepare import (
 )
 from gorelm.stream import RowBlocks
 
-__all__ = ["LargeELM"]
-
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")  # names of devices, as PyTorch writes them
 
 

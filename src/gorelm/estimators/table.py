@@ -31,8 +31,6 @@ from gorelm.estimators._encoding import (
 )
 from gorelm.estimators.robust import RobustELMRegressor
 
-__all__ = ["TableRegressor"]
-
 _FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
 _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its weight
 

@@ -25,8 +25,6 @@ from gorelm.datasets import contaminate, load_mulan
 from gorelm.experiments.protocol import Config, Method, Run, Value
 from gorelm.metrics import arrmse
 
-__all__ = ["execute", "select", "versions"]
-
 # The paper's names of parameters, and ours.
 _PUBLISHED = {"C": "C", "lambda": "lam", "alpha": "l1_ratio"}
 

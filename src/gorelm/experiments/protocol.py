@@ -15,8 +15,6 @@ from typing import Any, TypeAlias
 
 from gorelm.datasets.contamination import CONTAMINATIONS
 
-__all__ = ["Config", "Method", "Run", "RunRecord", "Selection", "Value", "load_config"]
-
 # What a run leaves behind: text, numbers, and None for what is unknown, by their names.
 Value: TypeAlias = str | float | None
 RunRecord: TypeAlias = Mapping[str, Value]

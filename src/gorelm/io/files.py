@@ -34,8 +34,6 @@ from gorelm._files import write_whole
 from gorelm._version import __version__
 from gorelm.io.audit import SCHEMA, Refused, audit, schema_for_file
 
-__all__ = ["FORMAT", "ModelFileError", "load", "save"]
-
 FORMAT = 2  # 1 named the modules in which gorelm had its classes; it is still read
 _FIRST_LINE = re.compile(rb"gorelm-model (\d{1,6}) ([0-9a-f]{64})\n")
 _FIRST_LINE_BYTES = len("gorelm-model 999999 \n") + 64

@@ -13,8 +13,6 @@ from gorelm._typing import Array
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-__all__ = ["DOUBLE", "TEXT", "DType", "Graph", "Shape", "import_onnx"]
-
 DType: TypeAlias = np.dtype[np.generic]
 Shape: TypeAlias = list[str | int]  # a name stands for any length
 Operand: TypeAlias = str | float | npt.NDArray[np.generic]  # the name of a tensor, or a constant

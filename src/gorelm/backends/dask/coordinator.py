@@ -21,8 +21,6 @@ from gorelm.backends.dask.workers import Options, WorkerHandle, WorkerPool, rais
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["Coordinator"]
-
 logger = logging.getLogger("gorelm.dask")
 
 _LOG_BYTES = 2**30  # above this the log keeps only what follows the last checkpoint

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import dask.array
     from distributed import Client
 
-__all__ = ["from_arrays"]
-
 # Cells of y that the coordinator gathers to read the scaling of the targets off; of more, it
 # gathers every k-th row.
 _GATHERED = 100_000_000

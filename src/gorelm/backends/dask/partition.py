@@ -22,17 +22,6 @@ from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes
 from gorelm.estimators._prepare import Design, Targets, has_target, known_cells, row_scores
 from gorelm.stream import RowBlocks
 
-__all__ = [
-    "Command",
-    "Description",
-    "Failure",
-    "PartialSums",
-    "Partition",
-    "PartitionActor",
-    "Reply",
-    "Request",
-]
-
 Merge = Callable[[Any, Any], Any]
 Node = tuple[int, int]  # level and position in the tree of sums
 Snapshot = dict[int, tuple[int, Array, Array]]  # version, E and U of partitions

@@ -13,8 +13,6 @@ from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import reach_and_sum
 
-__all__ = ["DaskRows"]
-
 
 class DaskRows:
     """H, T, E and U on the workers of a cluster.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     InMemory: TypeAlias = npt.NDArray[np.generic] | pd.DataFrame | pd.Series
     Part: TypeAlias = Delayed | InMemory | None
 
-__all__ = ["DaskSource", "Partitioned"]
-
 _PAUSED = 0.5  # seconds after which sending rows to a paused worker raises TimeoutError
 
 

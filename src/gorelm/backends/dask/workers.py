@@ -18,8 +18,6 @@ from gorelm.backends.dask.partition import Failure, Reply, Request
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["Options", "WorkerHandle", "WorkerPool", "raise_failure", "release"]
-
 logger = logging.getLogger("gorelm.dask")
 
 _POLL = 0.5  # seconds between two checks whether a worker that does not answer is lost or paused

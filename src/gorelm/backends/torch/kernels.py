@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["COLUMNS", "pull", "step"]
-
 # H is padded with columns of zeros to a multiple of this, because aligned rows are read faster.
 COLUMNS = 64
 _PROGRAMS = 800  # about six for each multiprocessor

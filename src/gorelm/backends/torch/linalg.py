@@ -13,8 +13,6 @@ from torch import Tensor
 
 from gorelm._typing import Array
 
-__all__ = ["InverseFactor", "SpectralFactor", "on_device", "on_host"]
-
 # Below this shift, in units of the trace of G, the inverse needs a refinement step: the relative
 # error of the inverse is the rounding unit divided by it (in a fit, shifts vary tenfold).
 REFINED_BELOW = 1e-6

@@ -16,8 +16,6 @@ from gorelm._solver.target_norms import bring_near
 from gorelm._typing import Array, Callback
 from gorelm.backends.torch.rows import TorchRows
 
-__all__ = ["TorchPrepared", "tensor_problem"]
-
 
 def tensor_problem(
     H: Tensor, T: Any, like: Problem, omega: Array | None, tol: float

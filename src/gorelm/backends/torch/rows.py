@@ -29,8 +29,6 @@ try:
 except ImportError:  # Triton comes with PyTorch's CUDA builds only
     kernels = None  # type: ignore[assignment]
 
-__all__ = ["DeviceLayer", "TorchRows", "held", "hidden_outputs"]
-
 # Rows per block of float64 copies for H'H, and of an H that does not fit on the device.
 BLOCK_ROWS = 65536
 

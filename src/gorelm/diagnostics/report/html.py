@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["figure_to_svg", "new_figure", "render", "style"]
-
 
 def style(*, extra: str) -> AbstractContextManager[None]:
     """Return a context in which matplotlib draws for a page; `extra` is named if it is missing."""

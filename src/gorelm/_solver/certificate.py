@@ -296,13 +296,6 @@ class Polish:
     correct these directions and keep Y feasible. They take a fraction of an iteration, and change
     the other directions so little that an estimate of the bound without that change tells when H'Y
     is worth summing over the rows, for a proof.
-
-    Parameters
-    ----------
-    rows : MemoryRows
-        Owner of H, T and the multipliers.
-    directions : Directions
-        Those to correct.
     """
 
     def __init__(self, rows: MemoryRows, directions: Directions) -> None:
@@ -403,16 +396,9 @@ _SUBSPACE_ROUNDS = 3
 
 
 class Directions:
-    r"""The leading directions of H: orthonormal W whose outputs Q = HW are orthogonal.
+    r"""The leading directions of H: orthonormal W (L, k) whose outputs Q = HW are orthogonal.
 
-    Parameters
-    ----------
-    H : array (N, L)
-        Hidden outputs.
-    vectors : array (L, k)
-        W.
-    values : array (k,)
-        The squared norms of the columns of Q.
+    `values` are the squared norms of the columns of Q.
     """
 
     def __init__(self, H: Array, vectors: Array, values: Array) -> None:

@@ -103,16 +103,9 @@ class _Batch:
 
 
 class Grid:
-    """Solves the lines of a grid, each with the help of the last.
+    """Solves the lines of a grid, each with the help of the last; see `gorelm.path.solve_path`.
 
-    Parameters
-    ----------
-    path, like, lams, settings, callback
-        As for `gorelm.path.solve_path`.
-    at_once : int
-        Most problems in a batch.
-    room : float
-        Bytes that a copy of some columns of H may take.
+    A batch has `at_once` problems at most, and a copy of some columns of H takes `room` bytes.
     """
 
     def __init__(

@@ -337,11 +337,6 @@ class RowSpace:
     New nodes put rows under R. The QR decomposition of that triangle with rows below it (LAPACK's
     tpqrt) costs 2 N^2 operations for a node, whatever L is, and Q is kept as a product of the
     original and the small ones.
-
-    Parameters
-    ----------
-    H : array (N, L)
-        Hidden outputs, N <= L.
     """
 
     def __init__(self, H: Array) -> None:

@@ -41,22 +41,8 @@ def summarise(
 class HiddenBlocks:
     """What a hidden layer makes of scaled rows, block by block, times omega.
 
-    Parameters
-    ----------
-    X : RowBlocks
-        Inputs.
-    used : boolean array (N,)
-        The rows that count.
-    scaling : Scaling
-        Of the inputs.
-    hidden : HiddenLayer
-        The layer.
-    omega : array, optional
-        Square roots of the weights of the used rows.
-    memory : float
-        Bytes that kept blocks may take.
-    dtype : dtype, default=float32
-        Precision of the outputs.
+    `used` are the rows that count, `omega` the square roots of their weights, and `memory` the
+    bytes that kept blocks may take.
     """
 
     def __init__(
@@ -148,15 +134,7 @@ class HiddenBlocks:
 
 
 class StreamedRows(BlockRows):
-    """H in blocks; T, E and U in memory.
-
-    Parameters
-    ----------
-    H : HiddenBlocks
-        Hidden outputs, times omega.
-    T, omega, observed
-        As for `BlockRows`.
-    """
+    """H in blocks, times omega; T, E and U in memory."""
 
     def __init__(
         self, H: HiddenBlocks, T: Array, omega: Array | None = None, observed: Mask | None = None

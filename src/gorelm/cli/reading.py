@@ -127,12 +127,8 @@ def require_places(
 ) -> None:
     """Raise before any work is done if a result could not be written, or would replace an input.
 
-    Parameters
-    ----------
-    inputs : dict of paths
-        By what they are ("table"): what the command reads.
-    outputs : dict of (path, endings)
-        By option: where a result goes (None: nowhere), and how its name may end (empty: anyhow).
+    `outputs` has, by option, where a result goes (None: nowhere), and how its name may end (empty:
+    anyhow).
     """
     places: dict[Path, str] = {}
     for option, (path, endings) in outputs.items():

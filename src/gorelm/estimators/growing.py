@@ -27,15 +27,7 @@ Part = TypeVar("Part", bound=GrowingSolver)
 
 
 class _SeparateTargets(Generic[Part]):
-    """Solvers for methods that treat targets separately: one for all known in the same rows.
-
-    Parameters
-    ----------
-    make : callable
-        Makes a solver of H, T and omega.
-    H, T, omega, observed
-        The rows, as `BaseELM._solve` takes them.
-    """
+    """Solvers for methods that treat targets separately: one for all known in the same rows."""
 
     def __init__(
         self,

@@ -41,18 +41,9 @@ Second = TypeVar("Second", Array, Mask)
 
 
 def fit(model: BatchModel, X: object, y: object, sample_weight: object = None) -> None:
-    """Fit a batch estimator to dask collections; what its `fit` does with them.
+    """Fit a batch estimator, its parameters checked, to dask collections.
 
-    Parameters
-    ----------
-    model : LargeELM
-        The estimator, its parameters checked.
-    X : dask array (N, d) or dask dataframe
-        Inputs.
-    y : dask array, dataframe or series; or NumPy array, pandas frame or series
-        Targets.
-    sample_weight : like `y`, optional
-        Weights.
+    Targets and weights may be arrays or pandas frames in memory.
     """
     client = _active_client()
     if y is None:
@@ -90,20 +81,7 @@ def fit(model: BatchModel, X: object, y: object, sample_weight: object = None) -
 
 
 def predict(model: BatchModel, X: dask.array.Array) -> dask.array.Array:
-    """Predict the targets of a dask collection, lazily; what `predict` does with one.
-
-    Parameters
-    ----------
-    model : LargeELM
-        A fitted estimator.
-    X : dask array (N, d) or dask dataframe
-        Inputs.
-
-    Returns
-    -------
-    y : dask array of shape (N,) or (N, m)
-        In the partitions of X.
-    """
+    """Predict the targets of a dask collection, lazily, in its partitions."""
     if np.ndim(X) != 2:
         raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
     names = [str(name) for name in X.columns] if hasattr(X, "columns") else None

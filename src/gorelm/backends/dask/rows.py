@@ -15,16 +15,9 @@ from gorelm.backends.dask.partition import reach_and_sum
 
 
 class DaskRows:
-    """H, T, E and U on the workers of a cluster.
+    """H, T, E and U on the workers of a cluster, in partitions that are prepared.
 
-    Parameters
-    ----------
-    coordinator : Coordinator
-        Holds the prepared partitions.
-    n_rows, n_hidden, n_targets : int
-        Sizes over all partitions.
-    checkpoint_every : int, default=0
-        Iterations between two checkpoints; 0: none.
+    There is a checkpoint every `checkpoint_every` iterations; 0: none.
     """
 
     def __init__(

@@ -36,11 +36,6 @@ class InverseFactor:
 
     Triangular systems with few right-hand sides are slow on a GPU; products are fast. The second
     line removes the rounding error of the inverse.
-
-    Parameters
-    ----------
-    G : tensor (L, L)
-        Gram matrix; only the lower triangle is read.
     """
 
     def __init__(self, G: Tensor) -> None:

@@ -37,15 +37,7 @@ def tensor_problem(
 
 
 class TorchPrepared:
-    """H and T on a device, for many problems.
-
-    Parameters
-    ----------
-    H, T : tensors (N, L), (N, m)
-        Rows multiplied by `omega`.
-    omega : tensor (N,), optional
-        Square roots of the sample weights.
-    """
+    """H (N, L) and T (N, m) on a device, rows times `omega` (N,), for many problems."""
 
     keeps_states = False
 

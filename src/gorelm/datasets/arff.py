@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gorelm._extras import needs
 from gorelm.datasets.files import encoding_of, open_text
 
 
@@ -56,12 +57,8 @@ def read_arff(
     ImportError
         If liac-arff, of the extra ``data``, is not installed.
     """
-    try:
+    with needs("Reading ARFF files needs liac-arff", "data"):
         import arff
-    except ImportError as error:
-        raise ImportError(
-            'Reading ARFF files needs liac-arff: pip install "gorelm[data]"'
-        ) from error
 
     path = Path(path)
     encoding = encoding_of(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
+from gorelm._extras import needs
 from gorelm.datasets.arff import read_arff
 
 if TYPE_CHECKING:
@@ -205,12 +206,8 @@ def _downloader(source: Source, bar: DownloadBar | None) -> Callable[[str, str, 
 
 
 def _progress_bar(name: str) -> AbstractContextManager[DownloadBar]:
-    try:
+    with needs("progress=True needs the package rich", "progress"):
         from gorelm.datasets.progress import DownloadBar
-    except ImportError as error:
-        raise ImportError(
-            "progress=True needs the package rich: pip install 'gorelm[progress]'"
-        ) from error
     return DownloadBar(f"downloading {name}")
 
 

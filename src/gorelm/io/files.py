@@ -30,6 +30,7 @@ import sklearn
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm._extras import needs
 from gorelm._files import write_whole
 from gorelm._version import __version__
 from gorelm.io.audit import SCHEMA, Refused, audit, schema_for_file
@@ -149,12 +150,8 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def _skops() -> ModuleType:
-    try:
+    with needs("saving and loading models needs skops", "io"):
         import skops.io
-    except ImportError as error:
-        raise ImportError(
-            'saving and loading models needs skops: pip install "gorelm[io]"'
-        ) from error
     module: ModuleType = skops
     return module
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from gorelm._extras import needs
 from gorelm._features.scaling import Scaling, fit_scaling, merge, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
 from gorelm._typing import Array, Mask
@@ -151,12 +152,8 @@ def from_arrays(
 
 
 def _active_client() -> Client:
-    try:
+    with needs("fits on a cluster need dask and distributed", "dask"):
         from distributed import get_client
-    except ImportError as error:
-        raise ImportError(
-            'fits on a cluster need dask and distributed: pip install "gorelm[dask]"'
-        ) from error
     try:
         client = get_client()
     except ValueError as error:

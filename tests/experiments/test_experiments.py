@@ -124,7 +124,7 @@ def test_restricted():
     assert list(part.runs()) == [Run("enb", 0.1, "IR-ELM", 0), Run("enb", 0.1, "IR-ELM", 1)]
     with pytest.raises(ValueError, match="no data set 'emb'; did you mean 'enb'"):
         paper.restricted(datasets=("emb",))
-    with pytest.raises(ValueError, match="no method 'SVM'; it has R-ELM"):
+    with pytest.raises(ValueError, match="no method 'SVM'; known: R-ELM"):
         paper.restricted(methods=("SVM",))
 
 

@@ -34,12 +34,8 @@ def certify(
     """Improve the iterate's lower bounds by what its multipliers prove.
 
     Unless it is to be `thorough`, the correction of multipliers is for those problems without ridge
-    that have no other bound.
-
-    Returns
-    -------
-    objective, gap : array (P,)
-        Of the weights B (for the squared loss, of the answer); for `gap` see `Solution.dual_gap`.
+    that have no other bound. Returns objective and gap (see `Solution.dual_gap`) of the weights B,
+    for the squared loss of the answer.
     """
     if sums is None:  # squared loss: the residual itself is the dual point
         (HtY, YT, YY), scale = rows.residual_sums(s.answer), s.problem.tau
@@ -63,12 +59,7 @@ def prove(s: Iterate, sums: StepSums, polish: Polish, gap: Array, tol: float) ->
     """Improve the bounds of problems whose weights have settled by polished multipliers.
 
     An estimate of their H'Y tells where they will meet `tol`; only there it is summed over the
-    rows, for a proof.
-
-    Returns
-    -------
-    gap : array (P,)
-        The `gap` given, or that of a new bound.
+    rows, for a proof. Returns the `gap` given, or that of a new bound.
     """
     loss, capped = sums.loss
     penalty = s.problem.penalty_values(s.B)

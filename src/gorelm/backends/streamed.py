@@ -174,13 +174,7 @@ class StreamedRows(BlockRows):
 
 
 def in_bytes(budget: float | str | None) -> float:
-    """Return a memory budget in bytes.
-
-    Parameters
-    ----------
-    budget : float, str or None
-        Bytes; or a number and a unit, as in ``"4GB"``; or None for half of the machine's memory.
-    """
+    """Return a budget, such as 4e9, "4GB", or None for half of the machine's memory, in bytes."""
     if budget is None:
         try:
             return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -91,7 +91,7 @@ def predict(model: BatchModel, X: dask.array.Array) -> dask.array.Array:
         X = X.to_dask_array()
     X = X.rechunk({1: -1})
     n_targets = model.coef_.shape[1]
-    predict = partial(X.map_blocks, _predicted, _Predictor(model), dtype=np.float64)
+    predict = partial(X.map_blocks, _predicted, _without_results(model), dtype=np.float64)
     if model._one_target:
         return predict(drop_axis=1, meta=np.empty(0))
     return predict(chunks=(X.chunks[0], (n_targets,)), meta=np.empty((0, n_targets)))
@@ -219,18 +219,7 @@ def _joined(parts: list[tuple[Array, Second]]) -> tuple[Array, Second]:
     return np.concatenate(first), np.concatenate(second)
 
 
-class _Predictor:
-    """A model as it is sent to the workers that predict."""
-
-    def __init__(self, model: BatchModel) -> None:
-        self._model, self._n_targets = _without_results(model), model.coef_.shape[1]
-
-    def __call__(self, x: Array) -> Array:
-        if not len(x):
-            shape = (0,) if self._model._one_target else (0, self._n_targets)
-            return np.empty(shape)
-        return np.asarray(self._model.predict(x))
-
-
-def _predicted(x: Array, predictor: _Predictor) -> Array:
-    return predictor(x)
+def _predicted(x: Array, model: BatchModel) -> Array:
+    if not len(x):
+        return np.empty((0,) if model._one_target else (0, model.coef_.shape[1]))
+    return np.asarray(model.predict(x))

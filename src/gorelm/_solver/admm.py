@@ -110,8 +110,9 @@ def solve(
     rows, factor
         Owner of H, T, E and U, and what solves (H'H + s I) X = R for the same H. The owner is one
         of `WarmRows` for `start`, `keep_state`, `resume` and `keep_checkpoint`.
-    callback
-        Called with each new record of the history; a true return value stops the fit.
+    settings, callback
+        `ADAPTIVE`, `PAPER`, or your own; and what is called with each new record of the history: a
+        true return value stops the fit.
     direct
         For the squared loss with every target cell known: leave out E and U.
     start, keep_state

@@ -73,13 +73,7 @@ def gram(H: Array) -> Array:
 
 
 class GramSum:
-    """H'H (lower triangle, float64), a block of rows at a time.
-
-    Parameters
-    ----------
-    n_hidden : int
-        Number of columns of H.
-    """
+    """H'H (lower triangle, float64), a block of rows at a time."""
 
     def __init__(self, n_hidden: int) -> None:
         self.G: Array = np.zeros((n_hidden, n_hidden), order="F")
@@ -266,14 +260,7 @@ class WideFactor:
 
     .. math:: (H'H + sI)^{-1} x = Q (RR' + sI)^{-1} Q'x + c / s .
 
-    Parameters
-    ----------
-    H : array (N, L)
-        Hidden outputs, N < L.
-    factor : callable
-        `CholeskyFactor` or `EighFactor`, applied to the N x N matrix.
-    exact : bool, default=True
-        Whether every digit is wanted.
+    `factor` is applied to the N x N matrix, and `exact` says whether every digit is wanted.
     """
 
     def __init__(

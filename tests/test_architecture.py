@@ -32,7 +32,14 @@ LAYERS = [
     {"gorelm.stream", "gorelm.datasets", "gorelm.metrics", "gorelm.diagnostics.outlier_scores"},
     {"gorelm._solver"},
     {"gorelm._features"},
-    {"gorelm._compat", "gorelm._files", "gorelm._processes", "gorelm._typing", "gorelm._version"},
+    {
+        "gorelm._compat",
+        "gorelm._extras",
+        "gorelm._files",
+        "gorelm._processes",
+        "gorelm._typing",
+        "gorelm._version",
+    },
 ]
 
 

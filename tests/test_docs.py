@@ -56,7 +56,15 @@ def run_session(code, names, name, line):
     assert not failures, "".join(failures)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize(
+    "page",
+    [
+        # tests/backends/test_dask.py runs this page too, on a cluster that is there already
+        pytest.param(page, marks=pytest.mark.slow if page.stem == "cluster" else ())
+        for page in PAGES
+    ],
+    ids=lambda path: path.relative_to(DOCS).as_posix(),
+)
 def test_code_runs(page, tmp_path, monkeypatch):
     if module := NEEDED.get(page.stem):
         pytest.importorskip(module, reason=f"{module} is not installed")

@@ -388,6 +388,7 @@ def test_too_few_known_or_clean_rows():
 # -- a citizen of scikit-learn -------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @pytest.mark.filterwarnings(FEW_ROWS)
 @parametrize_with_checks(
     [

@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["place_of", "whole_file", "write_whole"]
-
 
 def place_of(path: str | os.PathLike[str]) -> Path:
     """Return where a file of that name is or will be, with symbolic links followed.

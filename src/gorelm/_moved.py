@@ -14,8 +14,6 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["MOVED", "MovedFinder"]
-
 MOVED = (
     "gorelm.activations",
     "gorelm.admm",

@@ -8,8 +8,6 @@ import threading
 import time
 from typing import TypedDict
 
-__all__ = ["end_with", "watched"]
-
 _SECONDS = 0.5
 
 

@@ -7,17 +7,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-__all__ = [
-    "Array",
-    "Callback",
-    "Constraints",
-    "Indices",
-    "Inputs",
-    "Mask",
-    "RandomState",
-    "Record",
-]
-
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.intp]

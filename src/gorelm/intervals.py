@@ -27,6 +27,7 @@ from gorelm._compat import (
     safe_indexing,
     validate_params,
 )
+from gorelm._extras import needs
 from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor
@@ -466,11 +467,7 @@ def _conformal_quantile(scores: Array, level: float) -> float:
 
 
 def _split_conformal() -> type[SplitConformalRegressor]:
-    try:
+    with needs("prediction intervals need MAPIE", "intervals"):
         from mapie.regression import SplitConformalRegressor as Found
-    except ImportError as error:
-        raise ImportError(
-            'prediction intervals need MAPIE: pip install "gorelm[intervals]"'
-        ) from error
     found: type[SplitConformalRegressor] = Found
     return found

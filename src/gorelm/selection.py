@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import KFold, check_cv
 
+from gorelm._extras import needs
 from gorelm._features.scaling import weighted_quantiles
 from gorelm._typing import Array, Indices, Inputs
 
@@ -177,11 +178,7 @@ def track(work: Iterable[Item], total: int, what: str, *, show: bool) -> Iterato
     if not show:
         yield from work
         return
-    try:
+    with needs("progress=True needs the package rich", "progress"):
         from rich.console import Console
         from rich.progress import track as rich_track
-    except ImportError as error:
-        raise ImportError(
-            "progress=True needs the package rich: pip install 'gorelm[progress]'"
-        ) from error
     yield from rich_track(work, what, total=total, console=Console(stderr=True))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from gorelm._extras import needs
 from gorelm._typing import Array, Inputs
 
 __all__ = ["RowBlocks"]
@@ -170,10 +171,8 @@ class RowBlocks:
         X : RowBlocks
         y : array of shape (n_samples, n_targets)
         """
-        try:
+        with needs("Parquet files need pyarrow", "data"):
             import pyarrow.parquet as parquet
-        except ImportError as error:
-            raise ImportError('Parquet files need pyarrow: pip install "gorelm[data]"') from error
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
         features = [n for n in names if n not in targets] if features is None else list(features)

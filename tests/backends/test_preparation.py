@@ -17,12 +17,18 @@ N_ROWS, N_HIDDEN = 400, 20
 EXTREMES = {
     "cells of 1e25": lambda T: set_cells(T, 1e25),
     "rows of 1e30": lambda T: set_rows(set_cells(T, 1e25), 1e30),
+    "an eighth of a target 1e25": lambda T: set_eighth(T, 1e25),
 }
 
 
 def set_cells(T, value):
     T[3::25, 1] = value
     T[7::50, 0] = -value
+    return T
+
+
+def set_eighth(T, value):
+    T[1::8, 1] = value
     return T
 
 

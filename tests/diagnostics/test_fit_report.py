@@ -24,6 +24,7 @@ from gorelm import (
 )
 from gorelm.datasets import contaminate, make_multitarget
 from gorelm.diagnostics import write_fit_report
+from gorelm.diagnostics.report import fit as report
 from gorelm.diagnostics.report.fit import Fit, headlines
 from gorelm.metrics import rrmse
 from support.browser import needs_browser, verdict_of
@@ -88,6 +89,14 @@ def page(gor, tmp_path_factory):
     names = ["a", "b", "c"]
     assert write_fit_report(gor, X, T, path, target_names=names, title="One & only") == path
     return path
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """For tests of what the page says: pictures take most of the time."""
+    monkeypatch.setattr(
+        report, "_picture", lambda heading, caption, **_: report.Picture(heading, "", caption)
+    )
 
 
 def test_page_says_what_the_model_says(gor, page):
@@ -206,6 +215,7 @@ class Wrapper(RegressorMixin, BaseEstimator):
         return self.regressor_.predict(X)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_the_wrapper_says_comes_first(tmp_path):
     path = write(Wrapper().fit(X, T), tmp_path)
     rows = Tables(path).rows["suspicious-rows"]
@@ -214,6 +224,7 @@ def test_what_the_wrapper_says_comes_first(tmp_path):
     assert "Wrapper → GORELMRegressor" in words(path)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_out_of_fold_predictions_are_used(gor, tmp_path):
     model = copy.copy(gor)
     model.out_of_fold_ = np.where(np.arange(150)[:, None] < 3, np.nan, T - 7.0)
@@ -258,6 +269,7 @@ def test_everything_is_escaped(gor, tmp_path):
     assert any("$x$" in word for word in page.words)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_names_of_frames(gor, tmp_path):
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(T, columns=["one", "two", "three"])
@@ -270,6 +282,7 @@ def test_names_of_frames(gor, tmp_path):
     assert Fit.of(gor, pd.DataFrame(X), frame, None, None).row_names is None  # says nothing new
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_one_target(tmp_path):
     model = GORELMRegressor(lam=0.1, **ELM).fit(X, T[:, 0])
     tables = Tables(write(model, tmp_path, y=T[:, 0]))
@@ -277,6 +290,7 @@ def test_one_target(tmp_path):
     assert len(tables.rows["errors"]) == 1
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_unknown_targets(tmp_path):
     gaps = T.copy()
     gaps[::2, 0] = np.nan

@@ -379,8 +379,9 @@ def test_every_activation_learns(cls):
             model = make(cls, n_hidden=60, activation=activation).fit(X, T)
             assert arrmse(T, model.predict(X)) < 0.95
             assert model.converged_
-            dense = model.predict(X)
-            assert_close(model.fit(S, T).predict(S), dense, 5)
+            if activation in ("sigmoid", "gaussian"):  # additive, radial
+                dense = model.predict(X)
+                assert_close(model.fit(S, T).predict(S), dense, 5)
 
 
 @sized
@@ -433,12 +434,12 @@ def test_kinds_of_random_state(cls):
 
 @pytest.mark.crossed
 @all_estimators
-@pytest.mark.parametrize("n_rows", [150, 500])
+@pytest.mark.parametrize("n_rows", [100, 300])
 def test_number_of_threads_does_not_matter(cls, n_rows):
     """On a wide and on a tall hidden matrix, both large enough for BLAS to use its threads."""
     X, T = make_data(n_rows)
     # Sharp nodes: a well-conditioned hidden matrix, so that only errors can make a difference.
-    params = {"n_hidden": 200, "weight_scale": 5.0, "activation": "sine"}
+    params = {"n_hidden": 120, "weight_scale": 5.0, "activation": "sine"}
     predictions = []
     for n_threads in (1, 2):
         with threadpool_limits(limits=n_threads, user_api="blas") as limited:
@@ -802,6 +803,17 @@ def test_orelm_withstands_wrong_cells(seed):
     ridge = RELMRegressor(C=0.1, n_hidden=200, random_state=seed).fit(X, T)
     truth = data.T_clean[test]
     assert arrmse(truth, robust.predict(data.X[test])) < arrmse(truth, ridge.predict(data.X[test]))
+
+
+@pytest.mark.parametrize("cls", [GORELMRegressor, ORELMRegressor, gorelm.RobustELMRegressor])
+def test_robust_estimators_withstand_fill_values(cls):
+    """In up to a quarter of a target, however large they are."""
+    data = make_multitarget(300, outlier_ratio=0.0, random_state=0)
+    X, T, test = data.X[:200], data.T[:200].copy(), slice(200, None)
+    T[::5, 0] = 1e25
+    model = cls(random_state=0).fit(X, T)
+    assert arrmse(data.T_clean[test], model.predict(data.X[test])) < 0.5
+    assert model.outlier_mask_[::5].all()
 
 
 @pytest.mark.data

@@ -113,6 +113,7 @@ def by_hand(model, X, T, w=None, score=None):
 # -- scikit-learn's own checks -------------------------------------------------------------------
 
 
+@pytest.mark.crossed  # all checks of one class: the others are of the same code
 @parametrize_with_checks([cls(n_hidden=20, n_lams=3, cv=2) for cls in ALL])
 def test_scikit_learn(estimator, check):
     check(estimator)

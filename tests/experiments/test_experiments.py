@@ -124,7 +124,7 @@ def test_restricted():
     assert list(part.runs()) == [Run("enb", 0.1, "IR-ELM", 0), Run("enb", 0.1, "IR-ELM", 1)]
     with pytest.raises(ValueError, match="no data set 'emb'; did you mean 'enb'"):
         paper.restricted(datasets=("emb",))
-    with pytest.raises(ValueError, match="no method 'SVM'; it has R-ELM"):
+    with pytest.raises(ValueError, match="no method 'SVM'; known: R-ELM"):
         paper.restricted(methods=("SVM",))
 
 
@@ -171,11 +171,10 @@ def test_selection_by_search():
 # -- kept -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_every_run_is_kept(tmp_path, jobs):
+def test_every_run_is_kept(tmp_path):
     seen, counts = [], []
     result = run_experiment(
-        config(), tmp_path / "out", jobs=jobs, on_start=lambda *n: counts.append(n),
+        config(), tmp_path / "out", jobs=2, on_start=lambda *n: counts.append(n),
         on_record=seen.append,
     )  # fmt: skip
     assert counts == [(16, 0)]
@@ -267,11 +266,11 @@ def die(*_):
 
 def test_a_worker_that_dies_is_a_failed_run():
     """Only the call that takes its process down is lost, however many were running."""
-    calls = [(abs, (-k,), k) for k in range(8)]
-    calls[2:2] = [(die, (), "dead")]
+    calls = [(abs, (-k,), k) for k in range(3)]
+    calls[1:1] = [(die, (), "dead")]
     outcomes = list(runner._outcomes(calls, 2))
-    assert len(outcomes) == 9
-    assert dict(outcomes) == {"dead": None, **{k: k for k in range(8)}}
+    assert len(outcomes) == 4
+    assert dict(outcomes) == {"dead": None, **{k: k for k in range(3)}}
 
 
 def test_status_counts_what_was_planned(tmp_path):

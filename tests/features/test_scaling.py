@@ -66,6 +66,31 @@ def test_robust_withstands_outliers():
     assert np.all(np.abs(dirty.centre - clean.centre) < clean.scale)
 
 
+@pytest.mark.parametrize("fill", [1e14, 1e16, -1e25, 1e36])
+@pytest.mark.parametrize("share", [0.12, 0.24])
+def test_robust_takes_no_fill_values_for_the_scale(share, fill):
+    """Beside 1e25 everything looks like rounding errors; the ordinary values are the scale."""
+    A = make_A(200)
+    clean = Scaling.fit("robust", A, ones(A))
+    A[np.random.RandomState(1).permutation(200)[: round(share * 200)]] = fill
+    dirty = Scaling.fit("robust", A, ones(A))
+    assert np.all((clean.scale / 3 < dirty.scale) & (dirty.scale < 3 * clean.scale))
+    assert np.all(np.abs(dirty.centre - clean.centre) < clean.scale)
+    repeats = 1 + np.arange(200) % 3
+    weighted = Scaling.fit("robust", A, repeats.astype(float))
+    repeated = Scaling.fit("robust", np.repeat(A, repeats, axis=0), np.ones(repeats.sum()))
+    np.testing.assert_array_equal(weighted.scale, repeated.scale)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9, 1e40])
+def test_robust_takes_no_rounding_errors_of_zeros_for_the_scale(unit):
+    rng = np.random.RandomState(0)
+    values = unit * rng.normal(size=(1000, 1))
+    values[:700] *= 1e-17
+    scaling = Scaling.fit("robust", values, np.ones(1000))
+    assert 0.1 * unit < scaling.scale[0] < 10 * unit
+
+
 def test_none_changes_nothing():
     A = make_A()
     scaling = Scaling.fit(None, A, ones(A))

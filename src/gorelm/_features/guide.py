@@ -20,8 +20,6 @@ from gorelm._typing import Array, Indices
 if TYPE_CHECKING:
     from gorelm._features.layer import HiddenLayer
 
-__all__ = ["SubsetGuide", "draw_subsets", "explained_by_subset"]
-
 _FROM_GUIDE = 0.75  # share of the nodes; the others can find what no earlier node has seen
 _BLOCK_CELLS = 2**20  # of the contributions (rows, subsets, targets) held at a time
 

@@ -41,6 +41,7 @@ TARGET_SCALINGS = ("robust", "minmax")
 # it is taken; divided by the normal distribution's so that all agree on normal data.
 _TAILS = (0.25, 0.1, 0.05, 0.01)
 ROBUST_LEVELS = (0.5, *_TAILS, *(1 - np.array(_TAILS)))
+_ORDINARY = 1e13  # measurements spread over less than this, and more than its reciprocal
 _TINY = float(np.finfo(np.float64).tiny)
 _BLOCK_ROWS = 65536  # scaled at a time, so that copies in float64 stay small
 
@@ -260,8 +261,12 @@ def _robust_numbers(quantiles: Array, deviation: float) -> tuple[float, float]:
     median, *ends = quantiles
     low, high = np.split(np.array(ends), 2)
     spreads = (high / 2 - low / 2) / -ndtri(_TAILS)
-    # A spread below 1e-14 of the next wider one is rounding, and counts as 0.
-    rounding = 1e-14 * np.append(spreads[1:], 0.0)
+    # A spread below 1e-14 of the next wider one is that of rounding errors, and counts as 0. But an
+    # ordinary one beside one beyond 1e13 is that of the measurements, and the wider one that of
+    # fill values (1e20, 1e36).
+    wider = np.append(spreads[1:], 0.0)
+    filled = (spreads >= 1 / _ORDINARY) & (spreads <= _ORDINARY) & (wider > _ORDINARY)
+    rounding = np.where(filled, 0.0, 1e-14 * wider)
     rounding = np.maximum(rounding, 10 * np.finfo(float).eps * abs(median))
     usable = np.append(spreads > rounding, True)
     return float(median), float(np.append(spreads, deviation)[np.argmax(usable)])

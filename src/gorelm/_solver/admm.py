@@ -46,8 +46,6 @@ from gorelm._solver.rows import DeviceRows, Rows, Step, StepSums, WarmRows, squa
 from gorelm._solver.state import Checkpoint, Iterate, Solution, WarmStart
 from gorelm._typing import Array, Callback, Mask, Record
 
-__all__ = ["ADAPTIVE", "LARGE", "PAPER", "Settings", "solve"]
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -105,31 +103,24 @@ def solve(
     keep_checkpoint: bool = False,
     directions: Directions | None = None,
 ) -> Solution:
-    """Minimise `problem` over the weights of the rows' hidden outputs.
+    """Minimise one problem, or a batch of P, over the weights of the rows' hidden outputs.
 
     Parameters
     ----------
-    rows : Rows
-        Owner of H, T, E and U; `WarmRows` for `start`, `keep_state`, `resume`, `keep_checkpoint`.
-    factor : Factor
-        Solves (H'H + s I) X = R for the same H.
-    problem : Problem
-        One problem or a batch of P.
-    settings : Settings
-        `ADAPTIVE`, `PAPER`, or your own.
-    callback : callable, optional
-        Called with each new record of the history; a true return value stops the fit.
-    direct : bool, default=False
+    rows, factor
+        Owner of H, T, E and U, and what solves (H'H + s I) X = R for the same H. The owner is one
+        of `WarmRows` for `start`, `keep_state`, `resume` and `keep_checkpoint`.
+    settings, callback
+        `ADAPTIVE`, `PAPER`, or your own; and what is called with each new record of the history: a
+        true return value stops the fit.
+    direct
         For the squared loss with every target cell known: leave out E and U.
-    start : WarmStart, optional
-        Begin where other problems (of the same rows) ended.
-    keep_state : bool, default=False
-        Return, with the solution, what other problems can start from.
-    resume : Checkpoint, optional
-        Continue a run of one problem that ended with the first of these nodes.
-    keep_checkpoint : bool, default=False
-        Return, with the solution, what the run can be continued from.
-    directions : Directions, optional
+    start, keep_state
+        Begin where other problems of the same rows ended; return what others can start from.
+    resume, keep_checkpoint
+        Continue a run of one problem that ended with the first of these nodes; return what the run
+        can be continued from.
+    directions
         The leading ones of H; by default those that the factor knows, if any.
     """
     run = _Run(rows, factor, problem, settings, direct, callback, directions)

@@ -27,17 +27,6 @@ from gorelm._solver.rows import MemoryRows, Rows, StepSums, squares
 from gorelm._solver.state import Iterate, StrictlyFeasible
 from gorelm._typing import Array, Indices, Mask
 
-__all__ = [
-    "MANY_NEW",
-    "Directions",
-    "Polish",
-    "certify",
-    "prove",
-    "residuals",
-    "residuals_small",
-    "verify",
-]
-
 
 def certify(
     s: Iterate, sums: StepSums | None, rows: Rows, factor: Factor, *, thorough: bool = True
@@ -45,12 +34,8 @@ def certify(
     """Improve the iterate's lower bounds by what its multipliers prove.
 
     Unless it is to be `thorough`, the correction of multipliers is for those problems without ridge
-    that have no other bound.
-
-    Returns
-    -------
-    objective, gap : array (P,)
-        Of the weights B (for the squared loss, of the answer); for `gap` see `Solution.dual_gap`.
+    that have no other bound. Returns objective and gap (see `Solution.dual_gap`) of the weights B,
+    for the squared loss of the answer.
     """
     if sums is None:  # squared loss: the residual itself is the dual point
         (HtY, YT, YY), scale = rows.residual_sums(s.answer), s.problem.tau
@@ -74,12 +59,7 @@ def prove(s: Iterate, sums: StepSums, polish: Polish, gap: Array, tol: float) ->
     """Improve the bounds of problems whose weights have settled by polished multipliers.
 
     An estimate of their H'Y tells where they will meet `tol`; only there it is summed over the
-    rows, for a proof.
-
-    Returns
-    -------
-    gap : array (P,)
-        The `gap` given, or that of a new bound.
+    rows, for a proof. Returns the `gap` given, or that of a new bound.
     """
     loss, capped = sums.loss
     penalty = s.problem.penalty_values(s.B)
@@ -307,13 +287,6 @@ class Polish:
     correct these directions and keep Y feasible. They take a fraction of an iteration, and change
     the other directions so little that an estimate of the bound without that change tells when H'Y
     is worth summing over the rows, for a proof.
-
-    Parameters
-    ----------
-    rows : MemoryRows
-        Owner of H, T and the multipliers.
-    directions : Directions
-        Those to correct.
     """
 
     def __init__(self, rows: MemoryRows, directions: Directions) -> None:
@@ -414,16 +387,9 @@ _SUBSPACE_ROUNDS = 3
 
 
 class Directions:
-    r"""The leading directions of H: orthonormal W whose outputs Q = HW are orthogonal.
+    r"""The leading directions of H: orthonormal W (L, k) whose outputs Q = HW are orthogonal.
 
-    Parameters
-    ----------
-    H : array (N, L)
-        Hidden outputs.
-    vectors : array (L, k)
-        W.
-    values : array (k,)
-        The squared norms of the columns of Q.
+    `values` are the squared norms of the columns of Q.
     """
 
     def __init__(self, H: Array, vectors: Array, values: Array) -> None:

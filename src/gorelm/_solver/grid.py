@@ -32,8 +32,6 @@ from gorelm._solver.state import Solution, StrictlyFeasible, WarmStart
 from gorelm._solver.threads import one_blas_thread
 from gorelm._typing import Array, Callback, Indices, Record
 
-__all__ = ["Grid"]
-
 COARSEST = 8
 # How far within the limits of a problem without ridge the multipliers of another are to be: as
 # expected of them, and at least.
@@ -105,16 +103,9 @@ class _Batch:
 
 
 class Grid:
-    """Solves the lines of a grid, each with the help of the last.
+    """Solves the lines of a grid, each with the help of the last; see `gorelm.path.solve_path`.
 
-    Parameters
-    ----------
-    path, like, lams, settings, callback
-        As for `gorelm.path.solve_path`.
-    at_once : int
-        Most problems in a batch.
-    room : float
-        Bytes that a copy of some columns of H may take.
+    A batch has `at_once` problems at most, and a copy of some columns of H takes `room` bytes.
     """
 
     def __init__(

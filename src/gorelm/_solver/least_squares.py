@@ -13,8 +13,6 @@ from scipy import linalg
 from gorelm._solver.linalg import Indices
 from gorelm._typing import Array
 
-__all__ = ["GrowingLeastSquares", "RecursiveRidge", "ResidualFitting", "minimum_norm"]
-
 
 def minimum_norm(H: Array, T: Array, cond: float | None = None) -> Array:
     """Return the least-squares weights of smallest norm, the pseudo-inverse of H times T.
@@ -48,13 +46,6 @@ class GrowingLeastSquares:
     :math:`H^\dagger = C^\dagger Q'`, and the N rows are touched only to take the projection on Q
     out of new columns, twice, for rounding. What then remains of a column, if more than rounding,
     extends the basis: H may have any rank.
-
-    Parameters
-    ----------
-    H : array (N, L)
-        The first columns.
-    T : array (N, m)
-        Targets.
     """
 
     def __init__(self, H: Array, T: Array) -> None:
@@ -121,13 +112,6 @@ class ResidualFitting:
     For a group of nodes the recursion is a triangular system, :math:`\mathrm{tril}(H'H)\,\beta =
     H'e`, as :math:`h_j'e_{j-1} = h_j'e - \sum_{i<j} h_j'h_i\beta_i`: a matrix product for the group
     instead of a pass over the rows for every node.
-
-    Parameters
-    ----------
-    H : array (N, L)
-        The first columns.
-    T : array (N, m)
-        Targets.
     """
 
     def __init__(self, H: Array, T: Array) -> None:
@@ -176,13 +160,6 @@ class RecursiveRidge:
     Rows are absorbed by orthogonal transformations (LAPACK's tpqrt), which lose fewer digits than
     updates of :math:`H'H` or of its inverse, and need no first chunk of any size: before the first
     row :math:`R = I/\sqrt{C}`.
-
-    Parameters
-    ----------
-    n_hidden, n_targets : int
-        Numbers of weights and targets.
-    C : float
-        Weight of the errors against the penalty.
     """
 
     def __init__(self, n_hidden: int, n_targets: int, C: float) -> None:

@@ -20,19 +20,6 @@ from scipy.linalg import blas
 
 from gorelm._typing import Array
 
-__all__ = [
-    "CholeskyFactor",
-    "EighFactor",
-    "Factor",
-    "GramSum",
-    "RowSpace",
-    "WideFactor",
-    "above_rounding",
-    "gram",
-    "gram_rows",
-    "product",
-]
-
 Indices = npt.NDArray[np.intp]
 
 _BLOCK_ROWS = 1024
@@ -86,13 +73,7 @@ def gram(H: Array) -> Array:
 
 
 class GramSum:
-    """H'H (lower triangle, float64), a block of rows at a time.
-
-    Parameters
-    ----------
-    n_hidden : int
-        Number of columns of H.
-    """
+    """H'H (lower triangle, float64), a block of rows at a time."""
 
     def __init__(self, n_hidden: int) -> None:
         self.G: Array = np.zeros((n_hidden, n_hidden), order="F")
@@ -279,14 +260,7 @@ class WideFactor:
 
     .. math:: (H'H + sI)^{-1} x = Q (RR' + sI)^{-1} Q'x + c / s .
 
-    Parameters
-    ----------
-    H : array (N, L)
-        Hidden outputs, N < L.
-    factor : callable
-        `CholeskyFactor` or `EighFactor`, applied to the N x N matrix.
-    exact : bool, default=True
-        Whether every digit is wanted.
+    `factor` is applied to the N x N matrix, and `exact` says whether every digit is wanted.
     """
 
     def __init__(
@@ -350,11 +324,6 @@ class RowSpace:
     New nodes put rows under R. The QR decomposition of that triangle with rows below it (LAPACK's
     tpqrt) costs 2 N^2 operations for a node, whatever L is, and Q is kept as a product of the
     original and the small ones.
-
-    Parameters
-    ----------
-    H : array (N, L)
-        Hidden outputs, N <= L.
     """
 
     def __init__(self, H: Array) -> None:

@@ -43,8 +43,6 @@ from gorelm._solver.state import Checkpoint, Solution, StrictlyFeasible, WarmSta
 from gorelm._solver.target_norms import bring_near
 from gorelm._typing import Array, Callback, Indices, Mask
 
-__all__ = ["PathProblem", "Prepared", "solve", "solve_rows"]
-
 
 class PathProblem(Protocol):
     """What `gorelm.path` needs of H and T, wherever they are."""

@@ -32,8 +32,6 @@ import numpy as np
 
 from gorelm._typing import Array, Indices, Mask
 
-__all__ = ["LOSSES", "Array", "Problem", "norms", "shrink", "shrink_rest"]
-
 LossName = Literal["squared", "l1", "l21"]
 LOSSES: tuple[LossName, ...] = ("squared", "l1", "l21")
 _NUMBERS = ("tau", "l1", "l2", "delta")
@@ -256,19 +254,8 @@ class Problem:
 
         is a lower bound (:math:`l_2 = 0`: while every :math:`c\|w_j\| \le l_1`), where q is the
         curvature of the loss's conjugate: :math:`\delta/\tau`, or :math:`1/\tau` when squared. The
-        best c is found exactly.
-
-        Parameters
-        ----------
-        HtY : array (nodes, P, targets)
-            H'Y.
-        YT, YY : array (P,)
-            Inner products <Y, T> and <Y, Y>.
-
-        Returns
-        -------
-        bounds, scales : array (P,)
-            D(c) and c of the best c.
+        best c is found exactly. Taken are H'Y (L, P, m), <Y, T> and <Y, Y> (P,); returned are D(c)
+        and c of the best c, (P,).
         """
         q = self.curvature
         if not self.l1.any():  # a parabola

@@ -27,8 +27,6 @@ from scipy import linalg
 
 from gorelm._typing import Array
 
-__all__ = ["RidgePath", "RidgeSums", "ridge_coef"]
-
 _TINY = float(np.finfo(float).tiny)
 
 

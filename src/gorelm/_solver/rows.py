@@ -21,16 +21,6 @@ from gorelm._solver.problem import Problem
 from gorelm._solver.target_norms import NormSummary, within
 from gorelm._typing import Array, Indices, Mask
 
-__all__ = [
-    "BlockRows",
-    "DeviceRows",
-    "MemoryRows",
-    "Rows",
-    "StepSums",
-    "WarmRows",
-    "factor_for",
-]
-
 Which = Mask | Indices | slice
 Result = TypeVar("Result")
 

@@ -11,8 +11,6 @@ from gorelm._solver.problem import Problem
 from gorelm._solver.rows import StepSums, Which
 from gorelm._typing import Array, Indices, Mask, Record
 
-__all__ = ["Checkpoint", "Iterate", "Solution", "StrictlyFeasible", "WarmStart"]
-
 
 @dataclass
 class Solution:
@@ -122,7 +120,7 @@ class WarmStart:
         return replace(self, coef=self.coef[nodes], feasible=feasible)
 
     def put(self, p: int, nodes: Indices, one: WarmStart) -> None:
-        """Let problem p be where it is in `one`, which has some nodes alone: all with weights."""
+        """Set the state of problem p to `one`, which has `nodes` alone; others have weight 0."""
         self.coef[nodes, p] = one.coef[:, 0]
         self.dual[:, p], self.rho[p], self.sigma[p] = one.dual[:, 0], one.rho[0], one.sigma[0]
 
@@ -133,7 +131,7 @@ def _or_nothing(bound: Array | None, count: int) -> Array:
 
 @dataclass
 class StrictlyFeasible:
-    """Multipliers Y with every row of H'Y well within l1, by what bounds are made of; Y = 0 is."""
+    """Multipliers Y with every row of H'Y well within l1: what a bound needs of them. Y = 0 is."""
 
     HtY: Array  # (L, P, m)
     value: Array  # (P,), the dual value of Y; 0 where Y = 0 is all that is known
@@ -211,11 +209,8 @@ class Iterate:
     def move(self, to: Callable[[list[Array]], list[Array]]) -> Callable[[], bool]:
         """Bring what a step works on to where `to` brings arrays.
 
-        Returns
-        -------
-        move_back : callable
-            Takes up again what was there before, if none of it has been replaced since; returns
-            whether that is so.
+        Returns a function that restores the former arrays, if none of the new ones has been
+        replaced since, and returns whether that is so.
         """
         before = {name: getattr(self, name) for name in self.moved}
         after = dict(zip(before, to(list(before.values())), strict=True))

@@ -19,8 +19,6 @@ import numpy.typing as npt
 from gorelm._solver.problem import Problem
 from gorelm._typing import Array
 
-__all__ = ["NormSummary", "bring_near", "farthest", "refuse_huge", "shorten", "within"]
-
 _EXPONENTS = 2200  # of float64, subnormal numbers included
 _ROUNDING = 43  # binary orders: 1e-13
 
@@ -35,14 +33,7 @@ class NormSummary(NamedTuple):
     def of(cls, T: Array, problem: Problem, omega: Array | None) -> NormSummary:
         """Summarise the norms of T divided by omega; zeros are left out.
 
-        Parameters
-        ----------
-        T : array or tensor (N, m)
-            Targets, times omega.
-        problem : Problem
-            Its loss decides whether norms are those of rows or of cells.
-        omega : array or tensor (N,), optional
-            Square roots of the sample weights.
+        The loss of the problem decides whether norms are those of rows or of cells.
         """
         r = problem.residual_norms(T)
         roots = r**0 if omega is None else r**0 * _column(omega, r)

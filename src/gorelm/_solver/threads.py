@@ -13,8 +13,6 @@ import threadpoolctl
 from joblib import effective_n_jobs
 from threadpoolctl import threadpool_limits
 
-__all__ = ["n_threads", "one_blas_thread", "ordered_map"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

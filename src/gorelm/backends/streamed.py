@@ -28,8 +28,6 @@ from gorelm._solver.target_norms import refuse_huge
 from gorelm._typing import Array, Mask
 from gorelm.stream import BLOCK_ROWS, RowBlocks
 
-__all__ = ["HiddenBlocks", "StreamedRows", "in_bytes", "summarise"]
-
 PART_WORK = 8_000_000  # multiplications for each product with a part of a block
 
 
@@ -43,22 +41,8 @@ def summarise(
 class HiddenBlocks:
     """What a hidden layer makes of scaled rows, block by block, times omega.
 
-    Parameters
-    ----------
-    X : RowBlocks
-        Inputs.
-    used : boolean array (N,)
-        The rows that count.
-    scaling : Scaling
-        Of the inputs.
-    hidden : HiddenLayer
-        The layer.
-    omega : array, optional
-        Square roots of the weights of the used rows.
-    memory : float
-        Bytes that kept blocks may take.
-    dtype : dtype, default=float32
-        Precision of the outputs.
+    `used` are the rows that count, `omega` the square roots of their weights, and `memory` the
+    bytes that kept blocks may take.
     """
 
     def __init__(
@@ -150,15 +134,7 @@ class HiddenBlocks:
 
 
 class StreamedRows(BlockRows):
-    """H in blocks; T, E and U in memory.
-
-    Parameters
-    ----------
-    H : HiddenBlocks
-        Hidden outputs, times omega.
-    T, omega, observed
-        As for `BlockRows`.
-    """
+    """H in blocks, times omega; T, E and U in memory."""
 
     def __init__(
         self, H: HiddenBlocks, T: Array, omega: Array | None = None, observed: Mask | None = None
@@ -198,13 +174,7 @@ class StreamedRows(BlockRows):
 
 
 def in_bytes(budget: float | str | None) -> float:
-    """Return a memory budget in bytes.
-
-    Parameters
-    ----------
-    budget : float, str or None
-        Bytes; or a number and a unit, as in ``"4GB"``; or None for half of the machine's memory.
-    """
+    """Return a budget, such as 4e9, "4GB", or None for half of the machine's memory, in bytes."""
     if budget is None:
         try:
             return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

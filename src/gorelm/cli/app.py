@@ -13,19 +13,6 @@ import click
 
 from gorelm._version import __version__
 
-__all__ = [
-    "BUSY",
-    "FAILED",
-    "PATH",
-    "Command",
-    "Group",
-    "listed",
-    "main",
-    "printable",
-    "say",
-    "told_in_one_line",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

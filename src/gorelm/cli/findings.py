@@ -17,19 +17,12 @@ from gorelm.estimators.table import TableRegressor
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Names", "expected_by", "findings"]
-
 
 class Names:
-    """Names of the columns of findings, none of which is a column of the table.
+    """Names of the columns of findings, none of which is one of the `columns` of the table.
 
     All start with ``gorelm.``; or, if a column of the table does, with ``gorelm1.``, or the first
     of ``gorelm2.``, ... with which none does.
-
-    Parameters
-    ----------
-    columns : iterable of str
-        Names of the columns of the table, whether they are used or not.
 
     Attributes
     ----------

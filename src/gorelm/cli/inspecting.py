@@ -11,8 +11,6 @@ from sklearn.base import BaseEstimator
 from gorelm.cli.summary import columns, of_networks, short, wrapped
 from gorelm.estimators.table import TableRegressor
 
-__all__ = ["described"]
-
 _MOST_INPUTS = 40
 _MOST_TARGETS = 12
 

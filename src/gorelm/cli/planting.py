@@ -16,8 +16,6 @@ from gorelm.estimators._encoding import columns_of
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["planted_in"]
-
 _LARGEST_EXACT = 2**53  # the floats of larger integers are rounded
 
 

@@ -20,8 +20,6 @@ from gorelm.estimators.table import TableRegressor
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["predicted"]
-
 
 def predicted(model: BaseEstimator, path: Path, keep: str) -> pandas.DataFrame:
     """Return the columns to keep and the predicted targets as a frame."""

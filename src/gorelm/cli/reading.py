@@ -23,21 +23,6 @@ from gorelm.estimators._encoding import columns_of
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "PAGES",
-    "STDOUT",
-    "WRITTEN",
-    "Table",
-    "about_ids",
-    "chosen",
-    "has_ids",
-    "numbers_of",
-    "read",
-    "require_places",
-    "saying_warnings",
-    "write",
-]
-
 WRITTEN = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 PAGES = (".html", ".htm")
 STDOUT = Path("-")
@@ -142,12 +127,8 @@ def require_places(
 ) -> None:
     """Raise before any work is done if a result could not be written, or would replace an input.
 
-    Parameters
-    ----------
-    inputs : dict of paths
-        By what they are ("table"): what the command reads.
-    outputs : dict of (path, endings)
-        By option: where a result goes (None: nowhere), and how its name may end (empty: anyhow).
+    `outputs` has, by option, where a result goes (None: nowhere), and how its name may end (empty:
+    anyhow).
     """
     places: dict[Path, str] = {}
     for option, (path, endings) in outputs.items():

@@ -17,17 +17,6 @@ from gorelm.estimators.table import TableRegressor
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "columns",
-    "of_errors",
-    "of_fit",
-    "of_networks",
-    "of_rows",
-    "of_table",
-    "short",
-    "wrapped",
-]
-
 _WIDTH = 79
 _LONGEST_NAME = 24
 _MOST_TARGETS = 20

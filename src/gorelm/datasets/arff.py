@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gorelm._extras import needs
 from gorelm.datasets.files import encoding_of, open_text
-
-__all__ = ["Column", "read_arff"]
 
 
 class Column(NamedTuple):
@@ -35,35 +34,13 @@ class _UnfitError(ValueError):
 def read_arff(
     path: str | os.PathLike[str],
 ) -> tuple[str, list[Column], NDArray[np.float64]]:
-    """Read an ARFF file.
+    """Return the name of an ARFF file's relation, its columns and its values.
 
-    Parameters
-    ----------
-    path : path-like
-        An ARFF file, gzipped if its name ends in ``.gz``. Rows may be dense or sparse.
-
-    Returns
-    -------
-    relation : str
-        Name of the relation.
-    columns : list of Column
-        Name, kind and, for nominal columns, categories in the order of their declaration.
-    table : float64 ndarray of shape (n_rows, n_columns)
-        The values; the index of the category for nominal columns; NaN where missing (``?``).
-
-    Raises
-    ------
-    ValueError
-        If the file is no sound ARFF, or has a column of strings, dates or relations.
-    ImportError
-        If liac-arff, of the extra ``data``, is not installed.
+    A value of a nominal column is the index of its category, and a missing one (``?``) is NaN.
+    Raises ValueError if the file is no sound ARFF, or has a column of strings, dates or relations.
     """
-    try:
+    with needs("Reading ARFF files needs liac-arff", "data"):
         import arff
-    except ImportError as error:
-        raise ImportError(
-            'Reading ARFF files needs liac-arff: pip install "gorelm[data]"'
-        ) from error
 
     path = Path(path)
     encoding = encoding_of(path)

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import Bunch
 
+from gorelm._extras import needs
 from gorelm.datasets.arff import Column
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = ["import_pandas", "make_bunch", "make_frame"]
 
 Matrix = NDArray[np.float64]
 
@@ -107,9 +106,7 @@ def make_frame(
 
 def import_pandas(what: str) -> ModuleType:
     """Return the module pandas, or say which extra `what` needs."""
-    try:
+    with needs(f"{what} needs pandas", "data"):
         import pandas
-    except ImportError as error:
-        raise ImportError(f'{what} needs pandas: pip install "gorelm[data]"') from error
     module: ModuleType = pandas
     return module

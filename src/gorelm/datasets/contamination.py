@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_random_state
 
-__all__ = ["CONTAMINATIONS", "contaminate"]
-
 Matrix = NDArray[np.float64]
 Rows = NDArray[np.intp]
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import difflib
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
+from gorelm._extras import needs
 from gorelm.datasets.arff import read_arff
 
 if TYPE_CHECKING:
     from gorelm.datasets.progress import DownloadBar
-
-__all__ = ["SOURCES", "DownloadError", "Source", "fetch_mulan", "find_mulan", "suggest"]
 
 
 class DownloadError(OSError):
@@ -29,45 +30,11 @@ class Source(NamedTuple):
     sha256: str | None
 
 
-def _mulan(name: str, sha256: str | None) -> Source:
-    # a commit, not a branch: what is behind the address never changes
-    commit = "43f6389095ad71984264db4387a8074b22bc7d4a"
-    folder = f"https://raw.githubusercontent.com/tsoumakas/mulan/{commit}/data/multi-target"
-    return Source(f"{folder}/{name}.arff", sha256)
-
-
-def _openml(name: str, file_id: int, sha256: str) -> Source:
-    return Source(f"https://www.openml.org/data/download/{file_id}/{name}.arff", sha256)
-
-
-SOURCES = {
-    "andro": _mulan("andro", "08f0e2757b2a7635136ac58ea76c4e801ffeb0a81116b29e6ac169228c8aa132"),
-    "atp1d": _mulan("atp1d", "ed935ba476c4994ba40d6712d590fb389709cceba7cf7dbbb33ef28c84762bb9"),
-    "atp7d": _mulan("atp7d", "77d59efdf4a6329c71c854684de7409d0d61d3bebccd6821ae268c1620c95b2d"),
-    "edm": _mulan("edm", "37777374030f592a53cbcf597ae0aa6105238a1c696dd04ccb229be982f6bc5b"),
-    "enb": _mulan("enb", "8277d9094ccda6da2cd1c2b79c90ca201fa3695e75aca173ffc43138dcab0071"),
-    "jura": _mulan("jura", "78ce7655f49073e3622ef7ba25657b3900a2b279ba3d48cb82e353e56bac3d2a"),
-    "oes10": _mulan("oes10", "37f9fa429f6f2ece2cdfd08e84649971e61ee0b4e75d66166c082bacf3d36251"),
-    "oes97": _mulan("oes97", "aee74aa656c709f797f45d817c41996be94c2e924c0f1e7ad315fb7e2f1a9498"),
-    "osales": _mulan("osales", None),
-    "rf1": _openml(
-        "rf1", 21230440, "994f9e334811e040d2002e46d3ce06504e5d441249bf65448f53d6ea24b33cf0"
-    ),
-    "rf2": _openml(
-        "rf2", 21230441, "b2d841515a70bbfdd212bd8bd6d138280caa4b7fc2ab16d0e3f28cb6fc2b7145"
-    ),
-    "scm1d": _openml(
-        "scm1d", 21230442, "4def7af4a1da3e20b719513d6d7e581f8b743c3d5094f7def925d53ba8a86268"
-    ),
-    "scm20d": _openml(
-        "scm20d", 21230443, "2261a94bff5cfb617dbd2e7fd2c17d15d45135103a081917d1358c2ad13a4bd2"
-    ),
-    "scpf": _mulan("scpf", "f7d3c7b134c0e5ddff56a7900371cb44328f9b7f550203c4a556929203ea81e9"),
-    "sf1": _mulan("sf1", None),
-    "sf2": _mulan("sf2", None),
-    "slump": _mulan("slump", "3a9a9eba416b06c7668153b44073a0e165afbfc9e526d53b174e5f97a707ca6c"),
-    "wq": _mulan("wq", "4a0906b4a51bf52c986790ddaf261ba51faa3da9cffe823badabd88d38d252fe"),
-}
+# Sizes of the published files, and where they are: commits and files that never change.
+REGISTRY = list(
+    csv.DictReader(resources.files(__package__).joinpath("mulan.csv").read_text().splitlines())
+)
+SOURCES = {row["name"]: Source(row["url"], row["sha256"] or None) for row in REGISTRY}
 
 _REMEDY = "Pass data_home or set the environment variable GORELM_DATA to the folder that holds it."
 
@@ -207,12 +174,8 @@ def _downloader(source: Source, bar: DownloadBar | None) -> Callable[[str, str, 
 
 
 def _progress_bar(name: str) -> AbstractContextManager[DownloadBar]:
-    try:
+    with needs("progress=True needs the package rich", "progress"):
         from gorelm.datasets.progress import DownloadBar
-    except ImportError as error:
-        raise ImportError(
-            "progress=True needs the package rich: pip install 'gorelm[progress]'"
-        ) from error
     return DownloadBar(f"downloading {name}")
 
 

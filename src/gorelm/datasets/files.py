@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO, cast
 
-__all__ = ["arff_lines", "csv_lines", "encoding_of", "open_text", "require_file"]
-
 _CHUNK = 1 << 20
 # What a compressed file may unfold to; tables of numbers shrink to a tenth, hardly ever to a
 # hundredth, and a few kilobytes can be made to fill any memory.

@@ -8,33 +8,10 @@ from sklearn.utils import Bunch
 
 from gorelm.datasets.arff import read_arff
 from gorelm.datasets.bunch import make_bunch
-from gorelm.datasets.fetch import fetch_mulan, find_mulan
+from gorelm.datasets.fetch import REGISTRY, fetch_mulan, find_mulan
 
-__all__ = ["MULAN_TARGETS", "MulanSet", "list_mulan", "load_mulan"]
-
-# name -> rows in the file, features, targets; the targets are the last columns of the file
-_SIZES = {
-    "andro": (49, 30, 6),
-    "atp1d": (337, 411, 6),
-    "atp7d": (296, 411, 6),
-    "edm": (154, 16, 2),
-    "enb": (768, 8, 2),
-    "jura": (359, 15, 3),
-    "oes10": (403, 298, 16),
-    "oes97": (334, 263, 16),
-    "osales": (639, 401, 12),
-    "rf1": (9125, 64, 8),
-    "rf2": (9125, 576, 8),
-    "scm1d": (9803, 280, 16),
-    "scm20d": (8966, 61, 16),
-    "scpf": (1137, 23, 3),
-    "sf1": (323, 10, 3),
-    "sf2": (1066, 10, 3),
-    "slump": (103, 7, 3),
-    "wq": (1060, 16, 14),
-}
-
-MULAN_TARGETS = {name: targets for name, (_, _, targets) in _SIZES.items()}
+# The targets are the last columns of a file.
+MULAN_TARGETS = {row["name"]: int(row["targets"]) for row in REGISTRY}
 
 
 class MulanSet(NamedTuple):
@@ -70,7 +47,16 @@ def list_mulan(data_home: str | os.PathLike[str] | None = None) -> list[MulanSet
     list of MulanSet
         In alphabetical order. Nothing is downloaded.
     """
-    return [MulanSet(name, *size, find_mulan(name, data_home)) for name, size in _SIZES.items()]
+    return [
+        MulanSet(
+            row["name"],
+            int(row["rows"]),
+            int(row["features"]),
+            int(row["targets"]),
+            find_mulan(row["name"], data_home),
+        )
+        for row in REGISTRY
+    ]
 
 
 def load_mulan(

@@ -4,8 +4,6 @@ from typing import Self
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["DownloadBar"]
-
 
 class DownloadBar:
     """Bar on the terminal for as long as the context lasts, failures included."""

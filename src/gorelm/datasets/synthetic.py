@@ -8,8 +8,6 @@ from sklearn.utils import Bunch, check_random_state, check_scalar
 
 from gorelm.datasets.contamination import contaminate
 
-__all__ = ["make_multitarget"]
-
 _DESCR = """\
 Synthetic multi-target regression: {n_samples} rows, {n_features} features, {n_targets} targets.
 Three shared nonlinear factors of the inputs, mixed, plus a term of each target's own.

@@ -24,16 +24,6 @@ from gorelm.datasets.files import arff_lines, csv_lines, encoding_of, open_text,
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "TextTable",
-    "choose_columns",
-    "line_numbers",
-    "load_table",
-    "read_table",
-    "read_text",
-    "split_names",
-]
-
 Values = NDArray[np.float64]
 
 _TEXT = (".csv", ".csv.gz", ".tsv", ".tsv.gz")

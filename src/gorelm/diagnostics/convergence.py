@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-__all__ = ["ConvergenceDisplay"]
-
 History: TypeAlias = Sequence[Mapping[str, float]]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gorelm._extras import needs
 from gorelm._typing import Array
 
 if TYPE_CHECKING:
@@ -16,24 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure
-
-__all__ = [
-    "BLUE",
-    "INK",
-    "MANY_POINTS",
-    "SERIES",
-    "VERMILLION",
-    "Style",
-    "fills",
-    "legend_above",
-    "log_axis",
-    "number",
-    "opacity",
-    "panels",
-    "powers",
-    "shortened",
-    "spans_decades",
-]
 
 Style: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib's functions
 
@@ -62,10 +45,8 @@ def panels(
     """
     down = -(-count // across)
     if ax is None:
-        try:
+        with needs("plotting needs matplotlib", "plot"):
             import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError("plotting needs matplotlib: pip install 'gorelm[plot]'") from error
         _, grid = plt.subplots(
             down,
             across,

@@ -13,19 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from gorelm._typing import Array, Mask
 
-__all__ = [
-    "Predictor",
-    "RowScores",
-    "as_table",
-    "attribute",
-    "innermost",
-    "names_of_targets",
-    "out_of_fold",
-    "require",
-    "row_scores",
-    "within",
-]
-
 # Where meta-estimators keep the fitted estimator that does their work.
 _INNER = ("regressor_", "best_estimator_", "estimator_")
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-__all__ = ["GrowthDisplay"]
-
 
 class GrowthDisplay:
     """Errors of a growing network against its size.

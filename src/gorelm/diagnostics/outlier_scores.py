@@ -7,8 +7,6 @@ import numpy as np
 from gorelm._features.scaling import weighted_quantiles
 from gorelm._typing import Array
 
-__all__ = ["outlier_threshold", "split_in_two"]
-
 
 def outlier_threshold(
     scores: Array, weights: Array | None = None, *, whisker: float = 1.5

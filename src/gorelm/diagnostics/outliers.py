@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
 
-__all__ = ["OutlierDisplay"]
-
 
 class OutlierDisplay:
     """Outlier map: the score of every training row, and the threshold that flags it.

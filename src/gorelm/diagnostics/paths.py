@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.collections import FillBetweenPolyCollection
     from matplotlib.lines import Line2D
 
-__all__ = ["PathDisplay", "searching"]
-
-
 Results: TypeAlias = Mapping[str, npt.NDArray[np.generic]]
 
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
 
-__all__ = ["PredictedObservedDisplay"]
-
 
 class PredictedObservedDisplay:
     """Predicted against observed values, one panel for each target.

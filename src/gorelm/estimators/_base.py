@@ -35,18 +35,6 @@ from gorelm.estimators._prepare import (
     validate_targets,
 )
 
-__all__ = [
-    "BaseELM",
-    "IterativeELM",
-    "SizedELM",
-    "Weights",
-    "all_or_nothing",
-    "by_pattern",
-    "levels_to_caller",
-    "parameters",
-    "require_finite",
-]
-
 # Turns the annotated names of an estimator's class body into its constructor. scikit-learn reads
 # parameters off the constructor's signature, and so each is written once, where it belongs.
 parameters = dataclass(kw_only=True, eq=False, repr=False)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from textwrap import indent
 from typing import TypeVar
 
-__all__ = ["document"]
-
 T = TypeVar("T", bound=type)
 
 SIZE = """\

@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-__all__ = [
-    "Cells",
-    "RawColumn",
-    "are_missing",
-    "columns_of",
-    "distinct",
-    "in_words",
-    "shortened",
-    "target_columns",
-]
-
 Cells: TypeAlias = npt.NDArray[np.float64] | npt.NDArray[np.object_]
 Kind: TypeAlias = Literal["number", "words", "dates", "nested", "empty"]
 

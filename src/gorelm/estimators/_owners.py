@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from gorelm._compat import Interval
+from gorelm._extras import needs
 from gorelm._features.layer import ACTIVATIONS
 from gorelm._features.scaling import Scaling, fit_scaling
 from gorelm._solver.prepared import solve_rows
@@ -29,8 +30,6 @@ from gorelm.estimators._prepare import (
     validate_targets,
 )
 from gorelm.stream import RowBlocks
-
-__all__ = ["LargeELM"]
 
 _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")  # names of devices, as PyTorch writes them
 
@@ -161,10 +160,6 @@ def is_dask(X: object) -> bool:
 
 def torch_backend(model: LargeELM) -> ModuleType:
     """Return the module that fits and predicts on devices."""
-    try:
+    with needs(f"{type(model).__name__} on a device needs PyTorch", "torch"):
         from gorelm.backends.torch import fit
-    except ImportError as error:
-        raise ImportError(
-            f'{type(model).__name__} on a device needs PyTorch: pip install "gorelm[torch]"'
-        ) from error
     return fit

@@ -32,23 +32,6 @@ from gorelm._solver.problem import norms
 from gorelm._solver.target_norms import refuse_huge
 from gorelm._typing import Array, Indices, Inputs, Mask
 
-__all__ = [
-    "Design",
-    "Targets",
-    "has_target",
-    "is_tensor",
-    "known_cells",
-    "patterns",
-    "require_same_inputs",
-    "require_targets",
-    "row_norms",
-    "row_scores",
-    "scores_of_norms",
-    "usable_rows",
-    "validate_targets",
-]
-
-
 # -- which rows and cells count ------------------------------------------------------------------
 
 

@@ -18,15 +18,6 @@ from gorelm.estimators._base import SizedELM, Weights, by_pattern, parameters
 from gorelm.estimators._docs import document
 from gorelm.estimators._owners import LargeELM
 
-__all__ = [
-    "ELMRegressor",
-    "GORELMRegressor",
-    "GRELMRegressor",
-    "ORELMRegressor",
-    "RELMRegressor",
-    "gor_problem",
-]
-
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _SHARE = Interval(Real, 0, 1, closed="both")
 

@@ -20,24 +20,14 @@ from gorelm.estimators._growing import GrowingELM, GrowingSolver
 from gorelm.estimators._prepare import patterns
 from gorelm.estimators.batch import GORELMRegressor, gor_problem
 
-__all__ = ["EMELMRegressor", "IELMRegressor", "IGORELMRegressor", "IRELMRegressor"]
-
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
 Part = TypeVar("Part", bound=GrowingSolver)
 
 
-class SeparateTargets(Generic[Part]):
-    """Solvers for methods that treat targets separately: one for all known in the same rows.
-
-    Parameters
-    ----------
-    make : callable
-        Makes a solver of H, T and omega.
-    H, T, omega, observed
-        The rows, as `BaseELM._solve` takes them.
-    """
+class _SeparateTargets(Generic[Part]):
+    """Solvers for methods that treat targets separately: one for all known in the same rows."""
 
     def __init__(
         self,
@@ -80,7 +70,7 @@ class SeparateTargets(Generic[Part]):
 
 @document
 @parameters
-class IELMRegressor(GrowingELM[SeparateTargets[ResidualFitting]]):
+class IELMRegressor(GrowingELM[_SeparateTargets[ResidualFitting]]):
     r"""Incremental ELM: one node after the other, fitted to what the others left over.
 
     .. math:: \beta_j = \frac{h_j' e_{j-1}}{h_j' h_j}, \qquad e_j = e_{j-1} - h_j \beta_j,
@@ -112,16 +102,16 @@ class IELMRegressor(GrowingELM[SeparateTargets[ResidualFitting]]):
 
     def _make_solver(
         self, H: Array, T: Array, omega: Array | None, observed: Mask | None
-    ) -> SeparateTargets[ResidualFitting]:
-        return SeparateTargets(lambda H, T, _: ResidualFitting(H, T), H, T, omega, observed)
+    ) -> _SeparateTargets[ResidualFitting]:
+        return _SeparateTargets(lambda H, T, _: ResidualFitting(H, T), H, T, omega, observed)
 
-    def _solve_nodes(self, solver: SeparateTargets[ResidualFitting]) -> Weights:
+    def _solve_nodes(self, solver: _SeparateTargets[ResidualFitting]) -> Weights:
         return solver.solve(ResidualFitting.solve)
 
 
 @document
 @parameters
-class EMELMRegressor(GrowingELM[SeparateTargets[GrowingLeastSquares]]):
+class EMELMRegressor(GrowingELM[_SeparateTargets[GrowingLeastSquares]]):
     r"""Error-minimised ELM: least squares without regularisation, for nodes in groups.
 
     .. math:: B = H^\dagger T,
@@ -153,16 +143,16 @@ class EMELMRegressor(GrowingELM[SeparateTargets[GrowingLeastSquares]]):
 
     def _make_solver(
         self, H: Array, T: Array, omega: Array | None, observed: Mask | None
-    ) -> SeparateTargets[GrowingLeastSquares]:
-        return SeparateTargets(lambda H, T, _: GrowingLeastSquares(H, T), H, T, omega, observed)
+    ) -> _SeparateTargets[GrowingLeastSquares]:
+        return _SeparateTargets(lambda H, T, _: GrowingLeastSquares(H, T), H, T, omega, observed)
 
-    def _solve_nodes(self, solver: SeparateTargets[GrowingLeastSquares]) -> Weights:
+    def _solve_nodes(self, solver: _SeparateTargets[GrowingLeastSquares]) -> Weights:
         return solver.solve(GrowingLeastSquares.solve)
 
 
 @document
 @parameters
-class IRELMRegressor(GrowingELM[SeparateTargets[Prepared]]):
+class IRELMRegressor(GrowingELM[_SeparateTargets[Prepared]]):
     r"""Incremental regularised ELM: ridge, for nodes in groups.
 
     .. math:: B = (H'H + I/C)^{-1} H'T,
@@ -206,13 +196,13 @@ class IRELMRegressor(GrowingELM[SeparateTargets[Prepared]]):
 
     def _make_solver(
         self, H: Array, T: Array, omega: Array | None, observed: Mask | None
-    ) -> SeparateTargets[Prepared]:
+    ) -> _SeparateTargets[Prepared]:
         def make(H: Array, T: Array, omega: Array | None) -> Prepared:
             return Prepared(H, T, self.problem(), omega, capacity=self.max_hidden)
 
-        return SeparateTargets(make, H, T, omega, observed)
+        return _SeparateTargets(make, H, T, omega, observed)
 
-    def _solve_nodes(self, solver: SeparateTargets[Prepared]) -> Weights:
+    def _solve_nodes(self, solver: _SeparateTargets[Prepared]) -> Weights:
         def solve(part: Prepared) -> tuple[Array, float]:
             found = part.solve(self.problem())
             return found.coef[:, 0], found.objective[0]

@@ -18,8 +18,6 @@ from gorelm.estimators._base import SizedELM, Weights, all_or_nothing, parameter
 from gorelm.estimators._docs import document
 from gorelm.estimators._prepare import has_target, patterns, row_scores
 
-__all__ = ["OSELMRegressor"]
-
 _FEW_ROWS = 10
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from copy import copy
+from dataclasses import field
 from numbers import Integral
+from operator import attrgetter
 from typing import ClassVar, Self
 
 import numpy as np
@@ -19,7 +21,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from gorelm._compat import HasMethods, Interval, validate_params
 from gorelm._typing import Array, Constraints, RandomState
-from gorelm.estimators._base import all_or_nothing, levels_to_caller
+from gorelm.estimators._base import all_or_nothing, levels_to_caller, parameters
 from gorelm.estimators._encoding import (
     Cells,
     RawColumn,
@@ -31,12 +33,11 @@ from gorelm.estimators._encoding import (
 )
 from gorelm.estimators.robust import RobustELMRegressor
 
-__all__ = ["TableRegressor"]
-
 _FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
 _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its weight
 
 
+@parameters
 class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Robust multi-target regression on a raw table: encodes, fills in, then fits.
 
@@ -107,16 +108,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         "random_state": ["random_state"],
     }
 
-    def __init__(
-        self,
-        estimator: BaseEstimator | None = None,
-        *,
-        max_categories: int = 20,
-        random_state: RandomState = None,
-    ) -> None:
-        self.estimator = estimator
-        self.max_categories = max_categories
-        self.random_state = random_state
+    estimator: BaseEstimator | None = field(default=None, kw_only=False)
+    max_categories: int = 20
+    random_state: RandomState = None
 
     # -- fitting ---------------------------------------------------------------------------------
 
@@ -386,30 +380,12 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             encoder.feature_names_in_ = self.feature_names_in_
         return Pipeline([("encoder", encoder), ("regressor", self.regressor_)])
 
-    @property
-    def outlier_scores_(self) -> Array:
-        """How far each training row is off: that of `regressor_`."""
-        return np.asarray(self.regressor_.outlier_scores_)
-
-    @property
-    def outlier_mask_(self) -> Array:
-        """Which training rows to distrust: that of `regressor_`."""
-        return np.asarray(self.regressor_.outlier_mask_)
-
-    @property
-    def outlier_threshold_(self) -> float:
-        """Scores above it are flagged: that of `regressor_`."""
-        return float(self.regressor_.outlier_threshold_)
-
-    @property
-    def out_of_fold_(self) -> Array:
-        """Predictions by models that did not see the row: that of `regressor_`."""
-        return np.asarray(self.regressor_.out_of_fold_)
-
-    @property
-    def contaminated_(self) -> bool:
-        """Whether rows were set aside: that of `regressor_`."""
-        return bool(self.regressor_.contaminated_)
+    # What the fitted estimator has, as far as it has it.
+    outlier_scores_ = property(attrgetter("regressor_.outlier_scores_"))
+    outlier_threshold_ = property(attrgetter("regressor_.outlier_threshold_"))
+    outlier_mask_ = property(attrgetter("regressor_.outlier_mask_"))
+    out_of_fold_ = property(attrgetter("regressor_.out_of_fold_"))
+    contaminated_ = property(attrgetter("regressor_.contaminated_"))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

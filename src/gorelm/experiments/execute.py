@@ -25,8 +25,6 @@ from gorelm.datasets import contaminate, load_mulan
 from gorelm.experiments.protocol import Config, Method, Run, Value
 from gorelm.metrics import arrmse
 
-__all__ = ["execute", "select", "versions"]
-
 # The paper's names of parameters, and ours.
 _PUBLISHED = {"C": "C", "lambda": "lam", "alpha": "l1_ratio"}
 
@@ -39,19 +37,8 @@ class _Model(Protocol):
 def execute(config: Config, run: Run, chosen: dict[str, float]) -> dict[str, Value]:
     """Do one run with one BLAS thread; an exception becomes a record of a failed run.
 
-    Parameters
-    ----------
-    config : Config
-        The experiment.
-    run : Run
-        Which of its runs.
-    chosen : dict
-        Parameters that were selected, with "seconds" for what the selection took.
-
-    Returns
-    -------
-    record : dict
-        With the columns of `gorelm.experiments.store.COLUMNS` that apply.
+    `chosen` are the parameters that were selected, with "seconds" for what the selection took. The
+    record has the columns of `gorelm.experiments.store.COLUMNS` that apply.
     """
     record: dict[str, Value] = {
         "dataset": run.dataset,
@@ -112,10 +99,7 @@ def _measured(config: Config, run: Run, chosen: dict[str, float]) -> dict[str, V
 def select(config: Config, dataset: str, method_name: str) -> dict[str, float]:
     """Choose the parameters of a method for a data set, as the configuration says.
 
-    Returns
-    -------
-    chosen : dict
-        Parameters, with "seconds" for what it took.
+    The result also has "seconds", for what it took.
     """
     method, mode = config.method(method_name), config.selection.mode
     if mode == "none" or not method.search:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 import zlib
@@ -14,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gorelm.datasets.contamination import CONTAMINATIONS
-
-__all__ = ["Config", "Method", "Run", "RunRecord", "Selection", "Value", "load_config"]
+from gorelm.datasets.fetch import suggest
 
 # What a run leaves behind: text, numbers, and None for what is unknown, by their names.
 Value: TypeAlias = str | float | None
@@ -155,12 +153,12 @@ class Config:
 
         # Of any estimator: a part of an experiment keeps what is common to the whole.
         classes = [getattr(estimators, name) for name in estimators.__all__]
-        known = {name for cls in classes for name in signature(cls).parameters}
+        known = sorted({name for cls in classes for name in signature(cls).parameters})
         for name in self.common:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"{self.name}: no estimator has a parameter {name!r}{hint}")
+                raise ValueError(
+                    f"{self.name}: no estimator has a parameter {name!r}; {suggest(name, known)}"
+                )
 
 
 def load_config(source: str | Path) -> Config:
@@ -244,16 +242,14 @@ def _check_estimator(name: str, whose: str) -> None:
     from gorelm import estimators
 
     if name not in estimators.__all__:
-        near = difflib.get_close_matches(name, estimators.__all__, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{whose}: gorelm has no estimator {name!r}{hint}")
+        hint = suggest(name, estimators.__all__)
+        raise ValueError(f"{whose}: gorelm has no estimator {name!r}; {hint}")
 
 
 def _known(names: tuple[str, ...], known: tuple[str, ...], what: str) -> tuple[str, ...]:
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            hint = suggest(name, known)
             raise ValueError(f"the configuration has no {what} {name!r}; {hint}")
     return names
 

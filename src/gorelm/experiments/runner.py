@@ -18,8 +18,6 @@ from gorelm.experiments.execute import execute, select
 from gorelm.experiments.protocol import Config, Run, RunRecord
 from gorelm.experiments.store import Store
 
-__all__ = ["Status", "run_experiment", "status"]
-
 L = TypeVar("L")
 R = TypeVar("R")
 Report: TypeAlias = Callable[[RunRecord], None]

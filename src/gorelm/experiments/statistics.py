@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from gorelm._extras import needs
+
 __all__ = [
     "Outcome",
     "cliques",
@@ -165,12 +167,8 @@ def nemenyi(errors: ArrayLike) -> NDArray[np.float64]:
            [0.04, 0.76, 1.  ]])
     """
     matrix = _check(errors, least_methods=2)
-    try:
+    with needs("Nemenyi's test needs scikit-posthocs", "experiments"):
         import scikit_posthocs
-    except ImportError as error:
-        raise ImportError(
-            "Nemenyi's test needs scikit-posthocs: pip install 'gorelm[experiments]'"
-        ) from error
     return np.asarray(scikit_posthocs.posthoc_nemenyi_friedman(matrix), dtype=float)
 
 

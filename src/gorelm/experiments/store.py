@@ -11,8 +11,6 @@ from typing import Any
 
 from gorelm.experiments.protocol import Run, RunRecord
 
-__all__ = ["COLUMNS", "KEY", "Busy", "Store"]
-
 KEY = ("dataset", "ratio", "method", "repeat")
 COLUMNS = (
     *KEY,

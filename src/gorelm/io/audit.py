@@ -25,8 +25,6 @@ from zipfile import ZIP_STORED, ZipFile
 import numpy as np
 from sklearn.base import BaseEstimator
 
-__all__ = ["SCHEMA", "Refused", "allowed_types", "audit", "schema_for_file"]
-
 SCHEMA = "schema.json"
 LARGEST_SCHEMA = 32 * 2**20  # bytes; parsed, hostile JSON takes up to twenty times as much
 _OLDEST_PROTOCOL = 2  # older ones of skops name functions where this audit does not look

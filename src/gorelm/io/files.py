@@ -30,11 +30,10 @@ import sklearn
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm._extras import needs
 from gorelm._files import write_whole
 from gorelm._version import __version__
 from gorelm.io.audit import SCHEMA, Refused, audit, schema_for_file
-
-__all__ = ["FORMAT", "ModelFileError", "load", "save"]
 
 FORMAT = 2  # 1 named the modules in which gorelm had its classes; it is still read
 _FIRST_LINE = re.compile(rb"gorelm-model (\d{1,6}) ([0-9a-f]{64})\n")
@@ -151,12 +150,8 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 
 def _skops() -> ModuleType:
-    try:
+    with needs("saving and loading models needs skops", "io"):
         import skops.io
-    except ImportError as error:
-        raise ImportError(
-            'saving and loading models needs skops: pip install "gorelm[io]"'
-        ) from error
     module: ModuleType = skops
     return module
 

@@ -34,8 +34,6 @@ from gorelm.onnx.steps import write_columns, write_steps
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-__all__ = ["export_onnx", "to_onnx"]
-
 Precision: TypeAlias = Literal["float64", "float32"]
 Regressor: TypeAlias = BaseELM | RobustELMRegressor
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gorelm._extras import needs
 from gorelm._typing import Array, Indices
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
-
-__all__ = ["DOUBLE", "TEXT", "DType", "Graph", "Shape", "import_onnx"]
 
 DType: TypeAlias = np.dtype[np.generic]
 Shape: TypeAlias = list[str | int]  # a name stands for any length
@@ -26,10 +25,8 @@ OPSET, ML_OPSET, IR_VERSION = 17, 3, 8  # of 2022; runtimes since then read them
 
 def import_onnx() -> ModuleType:
     """Return the library, or raise ImportError with the command that installs it."""
-    try:
+    with needs("exporting models needs onnx", "onnx"):
         import onnx
-    except ImportError as error:
-        raise ImportError('exporting models needs onnx: pip install "gorelm[onnx]"') from error
     return onnx
 
 

@@ -33,8 +33,6 @@ from gorelm._compat import input_columns
 from gorelm._typing import Array
 from gorelm.onnx.graph import DOUBLE, TEXT, Graph
 
-__all__ = ["write_columns", "write_steps"]
-
 _ENCODERS = (OneHotEncoder, OrdinalEncoder, TargetEncoder)
 
 Steps: TypeAlias = list[tuple[str, BaseEstimator | str | None]]  # text and None: passthrough

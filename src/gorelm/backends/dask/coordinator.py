@@ -21,8 +21,6 @@ from gorelm.backends.dask.workers import Options, WorkerHandle, WorkerPool, rais
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["Coordinator"]
-
 logger = logging.getLogger("gorelm.dask")
 
 _LOG_BYTES = 2**30  # above this the log keeps only what follows the last checkpoint
@@ -43,17 +41,7 @@ class _Checkpoint:
 
 
 class Coordinator:
-    """Runs commands on all partitions of a table and merges their results.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        Connection to the cluster.
-    source : DaskSource
-        The partitions.
-    options : Options
-        Time limits.
-    """
+    """Runs commands on all partitions of a table and merges their results."""
 
     def __init__(self, client: Client, source: DaskSource, options: Options) -> None:
         self._client, self._source, self._options = client, source, options
@@ -81,20 +69,11 @@ class Coordinator:
         mutates: bool = False,
         setup: bool = False,
     ) -> Any:
-        """Call a method of every partition and return the merged result.
+        """Call a method of every partition, or of its rows, and return the merged result.
 
-        Parameters
-        ----------
-        method : str
-            Method of `Partition` or of its rows.
-        *args : object
-            Its arguments.
-        merge : callable, default=add
-            Merges the results of two neighbouring sets of partitions.
-        mutates : bool, default=False
-            Whether the call changes the partitions.
-        setup : bool, default=False
-            Whether a partition restored from a checkpoint needs the call as well.
+        `merge` joins the results of two neighbouring sets of partitions, `mutates` says whether the
+        call changes them, and `setup` whether a partition restored from a checkpoint needs the call
+        as well.
         """
         command = Command(method, args, merge, mutates, setup)
         start, slowest = time.perf_counter(), 0.0
@@ -160,13 +139,7 @@ class Coordinator:
     # -- loading partitions, and rebuilding lost ones ----------------------------------------------
 
     def _place_partitions(self) -> set[int]:
-        """Load partitions that no worker holds and replay all changes on them.
-
-        Returns
-        -------
-        placed : set of int
-            The partitions that were loaded.
-        """
+        """Load partitions that no worker holds and replay all changes on them; returns which."""
         placed = set[int]()
         while True:
             held = {number for worker in self._pool.workers for number in worker.partitions}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from gorelm._extras import needs
 from gorelm._features.scaling import Scaling, fit_scaling, merge, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
 from gorelm._typing import Array, Mask
@@ -22,8 +23,6 @@ from gorelm.estimators._prepare import require_same_inputs, require_targets
 if TYPE_CHECKING:
     import dask.array
     from distributed import Client
-
-__all__ = ["from_arrays"]
 
 # Cells of y that the coordinator gathers to read the scaling of the targets off; of more, it
 # gathers every k-th row.
@@ -43,18 +42,9 @@ Second = TypeVar("Second", Array, Mask)
 
 
 def fit(model: BatchModel, X: object, y: object, sample_weight: object = None) -> None:
-    """Fit a batch estimator to dask collections; what its `fit` does with them.
+    """Fit a batch estimator, its parameters checked, to dask collections.
 
-    Parameters
-    ----------
-    model : LargeELM
-        The estimator, its parameters checked.
-    X : dask array (N, d) or dask dataframe
-        Inputs.
-    y : dask array, dataframe or series; or NumPy array, pandas frame or series
-        Targets.
-    sample_weight : like `y`, optional
-        Weights.
+    Targets and weights may be arrays or pandas frames in memory.
     """
     client = _active_client()
     if y is None:
@@ -92,20 +82,7 @@ def fit(model: BatchModel, X: object, y: object, sample_weight: object = None) -
 
 
 def predict(model: BatchModel, X: dask.array.Array) -> dask.array.Array:
-    """Predict the targets of a dask collection, lazily; what `predict` does with one.
-
-    Parameters
-    ----------
-    model : LargeELM
-        A fitted estimator.
-    X : dask array (N, d) or dask dataframe
-        Inputs.
-
-    Returns
-    -------
-    y : dask array of shape (N,) or (N, m)
-        In the partitions of X.
-    """
+    """Predict the targets of a dask collection, lazily, in its partitions."""
     if np.ndim(X) != 2:
         raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
     names = [str(name) for name in X.columns] if hasattr(X, "columns") else None
@@ -114,7 +91,7 @@ def predict(model: BatchModel, X: dask.array.Array) -> dask.array.Array:
         X = X.to_dask_array()
     X = X.rechunk({1: -1})
     n_targets = model.coef_.shape[1]
-    predict = partial(X.map_blocks, _predicted, _Predictor(model), dtype=np.float64)
+    predict = partial(X.map_blocks, _predicted, _without_results(model), dtype=np.float64)
     if model._one_target:
         return predict(drop_axis=1, meta=np.empty(0))
     return predict(chunks=(X.chunks[0], (n_targets,)), meta=np.empty((0, n_targets)))
@@ -175,12 +152,8 @@ def from_arrays(
 
 
 def _active_client() -> Client:
-    try:
+    with needs("fits on a cluster need dask and distributed", "dask"):
         from distributed import get_client
-    except ImportError as error:
-        raise ImportError(
-            'fits on a cluster need dask and distributed: pip install "gorelm[dask]"'
-        ) from error
     try:
         client = get_client()
     except ValueError as error:
@@ -246,18 +219,7 @@ def _joined(parts: list[tuple[Array, Second]]) -> tuple[Array, Second]:
     return np.concatenate(first), np.concatenate(second)
 
 
-class _Predictor:
-    """A model as it is sent to the workers that predict."""
-
-    def __init__(self, model: BatchModel) -> None:
-        self._model, self._n_targets = _without_results(model), model.coef_.shape[1]
-
-    def __call__(self, x: Array) -> Array:
-        if not len(x):
-            shape = (0,) if self._model._one_target else (0, self._n_targets)
-            return np.empty(shape)
-        return np.asarray(self._model.predict(x))
-
-
-def _predicted(x: Array, predictor: _Predictor) -> Array:
-    return predictor(x)
+def _predicted(x: Array, model: BatchModel) -> Array:
+    if not len(x):
+        return np.empty((0,) if model._one_target else (0, model.coef_.shape[1]))
+    return np.asarray(model.predict(x))

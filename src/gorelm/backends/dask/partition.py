@@ -22,17 +22,6 @@ from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes
 from gorelm.estimators._prepare import Design, Targets, has_target, known_cells, row_scores
 from gorelm.stream import RowBlocks
 
-__all__ = [
-    "Command",
-    "Description",
-    "Failure",
-    "PartialSums",
-    "Partition",
-    "PartitionActor",
-    "Reply",
-    "Request",
-]
-
 Merge = Callable[[Any, Any], Any]
 Node = tuple[int, int]  # level and position in the tree of sums
 Snapshot = dict[int, tuple[int, Array, Array]]  # version, E and U of partitions
@@ -103,12 +92,7 @@ def _fields(sums: StepSums) -> Iterable[Array]:
 class PartialSums:
     """Sums over partitions along one binary tree: the same bits for every placement of partitions.
 
-    Parameters
-    ----------
-    n_partitions : int
-        Number of leaves.
-    merge : callable
-        Computes the value of a node from those of its two children.
+    `merge` computes the value of a node from those of its two children.
     """
 
     def __init__(self, n_partitions: int, merge: Merge) -> None:
@@ -149,19 +133,7 @@ class Description(NamedTuple):
 
 
 class Partition:
-    """Some rows: inputs, targets and weights as given and, after `prepare`, rows of the solver.
-
-    Parameters
-    ----------
-    number : int
-        Its position in the order of partitions.
-    X : array (n, d)
-        Inputs.
-    T : array (n, m)
-        Targets, NaN where unknown.
-    w : array (n,)
-        Sample weights.
-    """
+    """Some rows: inputs, targets (NaN: unknown) and weights as given; `rows` after `prepare`."""
 
     rows: BlockRows
 
@@ -265,19 +237,7 @@ _ACTORS: WeakValueDictionary[str, PartitionActor] = WeakValueDictionary()
 
 
 class PartitionActor:
-    """The actor that holds a worker's partitions.
-
-    Parameters
-    ----------
-    name : str
-        Unique name.
-    n_partitions : int
-        Number of partitions of the whole table.
-    n_threads : int
-        How many partitions to process at a time.
-    memory_limit : float or None
-        Bytes of memory that the worker may use; None if nothing is known.
-    """
+    """The actor that holds a worker's partitions, and processes `n_threads` of them at a time."""
 
     def __init__(
         self, name: str, n_partitions: int, n_threads: int, memory_limit: float | None

@@ -13,20 +13,11 @@ from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import reach_and_sum
 
-__all__ = ["DaskRows"]
-
 
 class DaskRows:
-    """H, T, E and U on the workers of a cluster.
+    """H, T, E and U on the workers of a cluster, in partitions that are prepared.
 
-    Parameters
-    ----------
-    coordinator : Coordinator
-        Holds the prepared partitions.
-    n_rows, n_hidden, n_targets : int
-        Sizes over all partitions.
-    checkpoint_every : int, default=0
-        Iterations between two checkpoints; 0: none.
+    There is a checkpoint every `checkpoint_every` iterations; 0: none.
     """
 
     def __init__(

@@ -19,21 +19,11 @@ if TYPE_CHECKING:
     InMemory: TypeAlias = npt.NDArray[np.generic] | pd.DataFrame | pd.Series
     Part: TypeAlias = Delayed | InMemory | None
 
-__all__ = ["DaskSource", "Partitioned"]
-
 _PAUSED = 0.5  # seconds after which sending rows to a paused worker raises TimeoutError
 
 
 class Partitioned:
-    """Inputs in this process's memory, to be fitted by the workers of a cluster.
-
-    Parameters
-    ----------
-    X : array or pandas frame (N, d)
-        Inputs.
-    n_partitions : int
-        Number of partitions.
-    """
+    """Inputs in this process's memory, to be fitted by the workers of a cluster."""
 
     def __init__(self, X: InMemory, n_partitions: int) -> None:
         self.values: InMemory = X if hasattr(X, "iloc") else np.asarray(X)
@@ -56,16 +46,7 @@ class Partitioned:
 
 
 class DaskSource:
-    """Inputs, targets and weights of a fit, partition by partition.
-
-    Parameters
-    ----------
-    X : dask array (N, d), dask dataframe or `Partitioned`
-        Inputs; its partitions are those of the fit.
-    y : dask array, dataframe or series; or NumPy array, pandas frame or series
-        Targets.
-    sample_weight : like `y`, optional
-        Weights of the rows.
+    """Inputs, targets and weights of a fit, partition by partition; the partitions are those of X.
 
     Attributes
     ----------
@@ -110,14 +91,8 @@ class DaskSource:
     ) -> dict[int, tuple[Future | None, ...]]:
         """Return the inputs, targets and weights (or None) of some partitions as futures.
 
-        Parameters
-        ----------
-        client : distributed.Client
-            Connection to the cluster.
-        places : dict
-            Numbers of partitions, with the addresses of their workers.
-        direct : bool
-            Whether workers can be reached without the scheduler.
+        `places` are the addresses of their workers, which can be reached without the scheduler if
+        `direct`.
         """
         from dask import is_dask_collection
 

@@ -18,8 +18,6 @@ from gorelm.backends.dask.partition import Failure, Reply, Request
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["Options", "WorkerHandle", "WorkerPool", "raise_failure", "release"]
-
 logger = logging.getLogger("gorelm.dask")
 
 _POLL = 0.5  # seconds between two checks whether a worker that does not answer is lost or paused
@@ -35,22 +33,11 @@ _MORE_MEMORY = (
 
 @dataclass(frozen=True)
 class Options:
-    """Time limits and the interval of checkpoints, from dask's configuration.
+    """Time limits and the interval of checkpoints, from dask's configuration."""
 
-    Parameters
-    ----------
-    call_timeout : float
-        Seconds that a worker may take for one pass over its rows (``gorelm.call-timeout``).
-    worker_timeout : float
-        Seconds to wait for a worker when there is none, or for one that is paused
-        (``gorelm.worker-timeout``).
-    checkpoint_every : int
-        Iterations between two checkpoints (``gorelm.checkpoint-every``); 0: none.
-    """
-
-    call_timeout: float
-    worker_timeout: float
-    checkpoint_every: int
+    call_timeout: float  # seconds that a worker may take for one pass over its rows
+    worker_timeout: float  # seconds to wait for a worker when there is none, or for a paused one
+    checkpoint_every: int  # iterations between two checkpoints; 0: none
 
     @classmethod
     def from_config(cls) -> Options:
@@ -86,23 +73,8 @@ class WorkerHandle:
 class WorkerPool:
     """The workers of a cluster, each with an actor that holds partitions.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        Connection to the cluster.
-    n_partitions : int
-        Number of partitions of the whole table.
-    options : Options
-        Time limits.
-
-    Attributes
-    ----------
-    workers : list of WorkerHandle
-        The workers that have an actor.
-    n_losses : int
-        Number of workers lost since it was last set to 0.
-    is_direct : bool
-        Whether the client can reach workers without the scheduler.
+    `workers` are those that have an actor, and `n_losses` counts the workers lost since it was last
+    set to 0.
     """
 
     def __init__(self, client: Client, n_partitions: int, options: Options) -> None:
@@ -128,10 +100,7 @@ class WorkerPool:
     def start_actors(self) -> list[WorkerHandle]:
         """Start an actor on every running worker that has none; wait for a worker if need be.
 
-        Returns
-        -------
-        workers : list of WorkerHandle
-            Those that run, and so can take partitions.
+        Returns the workers that run, and so can take partitions.
         """
         deadline = time.monotonic() + self._options.worker_timeout
         while True:

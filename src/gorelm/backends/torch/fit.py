@@ -24,8 +24,6 @@ from gorelm.backends.torch.rows import (
 )
 from gorelm.estimators._prepare import Targets, is_tensor, known_cells, scores_of_norms, usable_rows
 
-__all__ = ["fit", "predict"]
-
 _FREE = 0.8  # share of a device's free memory that H may take
 
 

@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["COLUMNS", "pull", "step"]
-
 # H is padded with columns of zeros to a multiple of this, because aligned rows are read faster.
 COLUMNS = 64
 _PROGRAMS = 800  # about six for each multiprocessor
@@ -115,27 +113,11 @@ def step(
     *,
     measure: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Update E and U (N, m) in place, for weights B (L, m) in float64.
+    """Update E and U (N, m) in place for weights B (L, m) in float64, of one problem.
 
-    Parameters
-    ----------
-    H : tensor (N, L or more)
-        Hidden outputs; columns beyond those of B are zeros.
-    B, T, E, U, omega
-        As in `gorelm._solver.rows`, of one problem.
-    numbers : tensors
-        tau, rho, delta and the cap on norms, in float64.
-    relax : float
-        Over-relaxation.
-    measure : bool
-        Return sums.
-
-    Returns
-    -------
-    D : tensor (N, m)
-        E - U.
-    sums : tensor (9,) or None
-        In the order of `gorelm._solver.rows.StepSums`, the two losses one after the other.
+    H may have more columns than B has rows, of zeros; `numbers` are tau, rho, delta and the cap on
+    norms, in float64. Returns E - U and, if asked to `measure`, nine sums in the order of
+    `gorelm._solver.rows.StepSums`, the two losses one after the other.
     """
     n_rows, m = T.shape
     D, n_blocks = torch.empty_like(E), triton.cdiv(n_rows, _ROWS)

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from gorelm._typing import Array
 
-__all__ = ["InverseFactor", "SpectralFactor", "on_device", "on_host"]
-
 # Below this shift, in units of the trace of G, the inverse needs a refinement step: the relative
 # error of the inverse is the rounding unit divided by it (in a fit, shifts vary tenfold).
 REFINED_BELOW = 1e-6
@@ -38,11 +36,6 @@ class InverseFactor:
 
     Triangular systems with few right-hand sides are slow on a GPU; products are fast. The second
     line removes the rounding error of the inverse.
-
-    Parameters
-    ----------
-    G : tensor (L, L)
-        Gram matrix; only the lower triangle is read.
     """
 
     def __init__(self, G: Tensor) -> None:

@@ -16,8 +16,6 @@ from gorelm._solver.target_norms import bring_near
 from gorelm._typing import Array, Callback
 from gorelm.backends.torch.rows import TorchRows
 
-__all__ = ["TorchPrepared", "tensor_problem"]
-
 
 def tensor_problem(
     H: Tensor, T: Any, like: Problem, omega: Array | None, tol: float
@@ -39,15 +37,7 @@ def tensor_problem(
 
 
 class TorchPrepared:
-    """H and T on a device, for many problems.
-
-    Parameters
-    ----------
-    H, T : tensors (N, L), (N, m)
-        Rows multiplied by `omega`.
-    omega : tensor (N,), optional
-        Square roots of the sample weights.
-    """
+    """H (N, L) and T (N, m) on a device, rows times `omega` (N,), for many problems."""
 
     keeps_states = False
 

@@ -29,27 +29,15 @@ try:
 except ImportError:  # Triton comes with PyTorch's CUDA builds only
     kernels = None  # type: ignore[assignment]
 
-__all__ = ["DeviceLayer", "TorchRows", "held", "hidden_outputs"]
-
 # Rows per block of float64 copies for H'H, and of an H that does not fit on the device.
 BLOCK_ROWS = 65536
 
 
 class TorchRows:
-    """H, T, E and U on a device.
+    """H, T, E and U on a device; for T, `omega` and `observed` see `gorelm._solver.rows.BlockRows`.
 
-    Parameters
-    ----------
-    H : tensor (N, L), or callable
-        Hidden outputs times omega; or a function that computes them for a slice of rows.
-    T : tensor (N, m)
-        Targets, times omega; unobserved cells hold 0. Its precision is that of E and U.
-    n_hidden : int
-        L; H may have more columns, of zeros.
-    omega : tensor (N,), optional
-        Square roots of the sample weights.
-    observed : boolean tensor (N, m), optional
-        Which target cells are known.
+    H is a tensor (N, n_hidden or more; further columns are zeros), or a function that computes it
+    for a slice of rows. The precision of T is that of E and U.
     """
 
     def __init__(
@@ -352,15 +340,7 @@ class _Captured:
 
 
 class DeviceLayer:
-    """A hidden layer with its weights on a device.
-
-    Parameters
-    ----------
-    layer : HiddenLayer
-        The layer.
-    like : tensor
-        Has the precision and the device of the inputs.
-    """
+    """A hidden layer with its weights on the device, and in the precision, of `like`."""
 
     def __init__(self, layer: HiddenLayer, like: Tensor) -> None:
         there = {"dtype": like.dtype, "device": like.device}

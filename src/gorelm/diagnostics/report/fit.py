@@ -43,8 +43,6 @@ from gorelm.metrics import rrmse
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Fit", "headlines", "write_fit_report"]
-
 SHOWN_ROWS = 100
 SHOWN_ERRORS = 200
 SHOWN_TARGETS = 12  # in pictures, and with a column of their own

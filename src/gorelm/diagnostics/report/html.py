@@ -9,18 +9,16 @@ from contextlib import AbstractContextManager
 from importlib import resources
 from typing import TYPE_CHECKING, Literal
 
+from gorelm._extras import needs
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["figure_to_svg", "new_figure", "render", "style"]
 
 
 def style(*, extra: str) -> AbstractContextManager[None]:
     """Return a context in which matplotlib draws for a page; `extra` is named if it is missing."""
-    try:
+    with needs("figures need matplotlib", extra):
         import matplotlib
-    except ImportError as error:
-        raise ImportError(f"figures need matplotlib: pip install 'gorelm[{extra}]'") from error
     return matplotlib.rc_context(
         {
             "svg.fonttype": "none",
@@ -73,11 +71,9 @@ def render(template: str, *, extra: str, **content: object) -> str:
 
     All text is escaped; a name without a value is an error. `extra` is named if jinja2 is missing.
     """
-    try:
+    with needs("reports need jinja2", extra):
         import jinja2
         from markupsafe import Markup
-    except ImportError as error:
-        raise ImportError(f"reports need jinja2: pip install 'gorelm[{extra}]'") from error
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_source),
         autoescape=True,

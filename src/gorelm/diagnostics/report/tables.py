@@ -9,8 +9,6 @@ from pathlib import Path
 
 from gorelm._files import write_whole
 
-__all__ = ["MISSING", "Cell", "Table", "write_table"]
-
 MISSING = "–"  # noqa: RUF001 (an en dash is what tables print)
 
 _TEX = {

@@ -73,17 +73,12 @@ def write_report(records: Sequence[RunRecord], folder: str | PathLike[str], *, t
     """
     runs = Runs(list(records))
     sections = [_section(runs, ratio) for ratio in runs.ratios]
+    steps = {"fit": "fit", "select": "choose the parameters", "predict": "predict"}
     more = [
-        figure_table(runs, "seconds_fit", "seconds-fit", "Seconds to fit: mean ± deviation."),
         figure_table(
-            runs,
-            "seconds_select",
-            "seconds-select",
-            "Seconds to choose the parameters: mean ± deviation.",
-        ),
-        figure_table(
-            runs, "seconds_predict", "seconds-predict", "Seconds to predict: mean ± deviation."
-        ),
+            runs, f"seconds_{key}", f"seconds-{key}", f"Seconds to {what}: mean ± deviation."
+        )
+        for key, what in steps.items()
     ]
     times = [table for table in more if table is not None]
     nodes, choice, failures = nodes_table(runs), choice_table(runs), failure_table(runs)

@@ -19,8 +19,6 @@ from gorelm.experiments.statistics import (
     wilcoxon,
 )
 
-__all__ = ["ALPHA", "Comparison", "compare", "p_text"]
-
 ALPHA = 0.05
 _BATCH = ("R-ELM", "OR-ELM", "GR-ELM", "GOR-ELM")
 

@@ -15,8 +15,6 @@ from gorelm.experiments.statistics import cliques
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["boxplots", "critical_difference"]
-
 # both are readable on white and on near-black
 _PAPER = "#2a8fd0"
 _MEDIAN = "#e0681a"

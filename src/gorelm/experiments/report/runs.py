@@ -12,8 +12,6 @@ from gorelm.experiments.published import (
     published_results,
 )
 
-__all__ = ["Column", "Runs", "finite", "percent"]
-
 
 @dataclass(frozen=True)
 class Column:

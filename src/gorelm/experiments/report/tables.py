@@ -12,18 +12,6 @@ from gorelm.experiments.protocol import RunRecord, Value
 from gorelm.experiments.report.runs import Column, Runs, finite, percent
 from gorelm.experiments.statistics import mean_ranks
 
-__all__ = [
-    "accuracy_table",
-    "choice_table",
-    "dataset_table",
-    "error_matrix",
-    "failure_table",
-    "figure_table",
-    "nodes_table",
-    "summary_table",
-    "version_table",
-]
-
 
 def accuracy_table(runs: Runs, ratio: float, subset: str) -> Table:
     """Mean aRRMSE on "train" or "test" rows, with the paper's; mean ranks of the test error."""

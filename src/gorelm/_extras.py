@@ -1,0 +1,15 @@
+"""Packages that only some features need, and what to say where one is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """Say in an ImportError of the block, such as "plotting needs matplotlib", what to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f'{what}: pip install "gorelm[{extra}]"') from error

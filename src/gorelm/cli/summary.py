@@ -11,7 +11,8 @@ from gorelm.cli.app import printable
 from gorelm.cli.findings import Names, expected_by
 from gorelm.cli.reading import Table, about_ids, numbers_of
 from gorelm.estimators._encoding import shortened
-from gorelm.estimators.robust import RobustELMRegressor, spread_of
+from gorelm.estimators._layers import spread_of
+from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.estimators.table import TableRegressor
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ blocks of rows: the hidden outputs H are never held whole.
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,15 +35,26 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
-from gorelm._features.activations import ACTIVATIONS
-from gorelm._features.guide import SubsetGuide, explained_by_subset
-from gorelm._features.layer import HiddenLayer
+from gorelm._features.guide import SubsetGuide
 from gorelm._features.scaling import Scaling, weighted_quantiles
-from gorelm._solver.ridge import RidgePath, RidgeSums, ridge_coef
+from gorelm._solver.ridge import RidgePath, ridge_coef
 from gorelm._solver.threads import n_threads, one_blas_thread, ordered_map
 from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 from gorelm.estimators._base import Weights, all_or_nothing, parameters
+from gorelm.estimators._layers import (
+    PATH,
+    FoldedFit,
+    Layer,
+    Part,
+    Trial,
+    blocks,
+    compare,
+    complementary,
+    lam_for_more,
+    pooled_guides,
+    with_constant,
+)
 from gorelm.estimators._prepare import row_scores, usable_rows, validate_targets
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import Fold, folds_of, track
@@ -61,7 +71,7 @@ Result = TypeVar("Result")
 # normal distribution cut in two has 0.64.
 TWO_GROUPS = 0.75
 INNER_FENCE, OUTER_FENCE = 1.5, 3.0  # Tukey's: where a pull is bounded; which rows are flagged
-FAR_FENCE = 10.0  # beyond it the targets of even a single row are moved
+FAR_FENCE = 10.0  # beyond it the targets of even a single row are moved, to the outer fence
 # In spreads of the targets. For the first split into two groups, larger errors count as this; in a
 # table of one group, no target with a smaller error is moved.
 GROSS = 10.0
@@ -70,62 +80,13 @@ FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 
-# Penalties in units of the squared norm of H.
-PATH = 2.0 ** -np.arange(0, 45, 2.0)
-SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)
+SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared norm of H
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
 SCREEN_CLIP = 3.0  # spreads, of the targets that the bounded loss starts from
-FOLDS_OF_MANY = 4  # for more rows than are searched
-MOST_SUMS = 5  # folds whose H'H are held at a time
-VALIDATION_ROWS = 2000  # of one fold, by which the penalty for all rows is chosen
-GUIDING = 2.0  # times the best layer's squared error: what nodes beyond explain guides no draw
 REDRAWN = 6  # sparse layers that are drawn again in every round after the second
-BLOCK_ROWS = 2048  # of H at a time
 
 
 # -- what is compared -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A hidden layer to try; `spread` is the standard deviation of its nodes' inputs."""
-
-    activation: str
-    spread: float
-    direct_link: bool
-    n_inputs: int | None = None  # that a node sees; None: all
-
-    @property
-    def linear(self) -> bool:
-        """Whether there are no hidden nodes."""
-        return self.activation == "linear"
-
-    def settings(self, n_hidden: int, n_features: int, seed: int) -> dict[str, object]:
-        """Return the parameters of an estimator with this layer, for scaled rows."""
-        n_seen = min(self.n_inputs or n_features, n_features)
-        radial = not self.linear and ACTIVATIONS[self.activation].radial
-        return {
-            "n_hidden": 0 if self.linear else n_hidden,
-            "activation": "tanh" if self.linear else self.activation,
-            # Uniform weights on [-1, 1] have variance 1/3, inputs variance 1.
-            "weight_scale": self.spread if radial else self.spread * np.sqrt(3.0 / n_seen),
-            "direct_link": self.direct_link,
-            "n_inputs": self.n_inputs,
-            # Every layer draws weights of its own, so that averaging lowers their variance.
-            "random_state": (seed + zlib.crc32(repr(self).encode())) % 2**31,
-        }
-
-    def draw(self, n_hidden: int, seed: int, X: Array, guide: SubsetGuide | None) -> HiddenLayer:
-        """Draw the layer for scaled rows X; radial nodes have some of them as centres."""
-        settings = self.settings(n_hidden, X.shape[1], seed)
-        return HiddenLayer.draw(settings.pop("n_hidden"), X.shape[1], X=X, guide=guide, **settings)
-
-
-def spread_of(model: RELMRegressor) -> float:
-    """Return the `spread` of the layer that a fitted estimator has its settings from."""
-    radial = ACTIVATIONS[model.activation].radial
-    n_seen = min(model.n_inputs or model.n_features_in_, model.n_features_in_)
-    return float(model.weight_scale * (1.0 if radial else np.sqrt(n_seen / 3.0)))
 
 
 LINEAR = Layer("linear", 1.0, True)
@@ -182,115 +143,6 @@ EFFORTS = {
     "default": Effort(1000, 300, 4, 8, 2500, 600, 4, 1000, 4000),
     "high": Effort(2000, 500, 6, 12, 6000, 1500, 6, 2000, 6000),
 }
-
-
-@dataclass(frozen=True)
-class Part:
-    """Rows on which layers are compared."""
-
-    X: Array  # scaled
-    T: Array  # scaled; NaN: unknown
-    filled: Array  # the same with predictions for what is unknown
-    w: Array
-    kept: Mask  # rows that are fitted
-    folds: Sequence[Fold] | None  # None: leave one out
-
-    def mean_squares(self, predicted: Array, rows: Mask | Indices) -> Array:
-        """Return the mean squared norm of the errors of some rows, of predictions (n, P, m)."""
-        errors = np.nan_to_num(predicted - self.T[rows][:, None])
-        w = self.w[rows]
-        return np.asarray(np.einsum("n,npm,npm->p", w, errors, errors) / w.sum())
-
-
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """A drawn layer at the best of its penalties."""
-
-    layer: Layer
-    hidden: HiddenLayer
-    guide: SubsetGuide | None  # by which it was drawn
-    lam: int  # index in the path
-    score: float  # mean squared norm of the errors: smaller is better
-    predicted: Array  # (rows, m): by fits without the row; NaN where no fold tests it
-    coef: Array  # fitted to all rows that are kept; the last row is the intercept
-    sums: tuple[RidgeSums, Mask] | None = None  # of many rows: H'H, H'T, and the rows in them
-
-    def outputs(self, X: Array) -> Array:
-        """Return the predictions for other scaled rows."""
-        out = np.empty((len(X), self.coef.shape[1]))
-        for start in range(0, len(X), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
-            out[rows] = with_constant(self.hidden, X[rows]) @ self.coef
-        return out
-
-
-def with_constant(hidden: HiddenLayer, X: Array) -> Array:
-    """Return the hidden outputs of scaled rows, and a last column of ones.
-
-    Without it, rows centred at their mean that are fewer than their inputs would tell each other's
-    targets: each is minus the sum of the others.
-    """
-    H = np.empty((len(X), hidden.n_outputs + 1))
-    hidden.transform(X, out=H[:, :-1])
-    H[:, -1] = 1.0
-    return H
-
-
-def compare(part: Part, layer: Layer, hidden: HiddenLayer, guide: SubsetGuide | None) -> Trial:
-    """Fit a drawn layer to the kept rows at every penalty, and predict each row without it."""
-    H, omega, kept = with_constant(hidden, part.X), np.sqrt(part.w)[:, None], part.kept
-    if part.folds is None:
-        path = RidgePath(omega[kept] * H[kept], PATH)
-        T = omega[kept] * part.filled[kept]
-        left_out = path.left_out(T) / omega[kept][:, None]
-        squares = part.mean_squares(left_out, kept)
-        best = int(np.argmin(squares))
-        coef = path.coef(T, best)
-        predicted = H @ coef
-        predicted[kept] = left_out[:, best]
-    else:
-        of_folds = _by_folds(part, H, omega)
-        scored = kept & ~np.isnan(of_folds[:, 0, 0])
-        squares = part.mean_squares(of_folds[scored], scored)
-        best = int(np.argmin(squares))
-        coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[best])
-        predicted = of_folds[:, best]
-    return Trial(layer, hidden, guide, best, float(squares[best]), predicted, coef)
-
-
-def _by_folds(part: Part, H: Array, omega: Array) -> Array:
-    """Return the mean prediction by the folds that test a row, (n, P, m); NaN where none does."""
-    kept, weighted, T = part.kept, omega * H, omega * part.filled
-    total = np.zeros((len(H), len(PATH), T.shape[1]))
-    count = np.zeros(len(H))
-    tall = int(kept.sum()) > H.shape[1]
-    whole = _sums(weighted[kept], T[kept]) if tall else None
-    for fold in part.folds or ():
-        train = fold.train[kept[fold.train]]
-        if whole is None:
-            coefs = RidgePath(weighted[train], PATH).coefs(T[train])
-        elif is_complement(fold, len(H)):
-            test = fold.test[kept[fold.test]]
-            coefs = (whole - _sums(weighted[test], T[test])).coefs(PATH)
-        else:
-            coefs = _sums(weighted[train], T[train]).coefs(PATH)
-        predicted = H[fold.test] @ coefs.reshape(len(coefs), -1)
-        total[fold.test] += predicted.reshape(-1, *coefs.shape[1:])
-        count[fold.test] += 1.0
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total / np.where(count, count, np.nan)[:, None, None])
-
-
-def _sums(H: Array, T: Array) -> RidgeSums:
-    sums = RidgeSums.zero(H.shape[1], T.shape[1])
-    sums.add(H, T)
-    return sums
-
-
-def is_complement(fold: Fold, n_rows: int) -> bool:
-    """Whether a fold trains on just the rows that it does not test."""
-    seen = np.bincount(np.concatenate([fold.train, fold.test]), minlength=n_rows)
-    return bool((seen == 1).all())
 
 
 # -- the task -------------------------------------------------------------------------------------
@@ -363,13 +215,16 @@ class RobustTask:
         """
         filled = np.where(np.isnan(T), expected, T)
         scaling = Scaling.fit("standard", filled[kept], self.w[kept])
+        folds = self.folds_of_sample(rows)
+        if folds is not None and not kept[rows][np.concatenate([f.test for f in folds])].any():
+            folds = None  # nothing to compare by
         part = Part(
             self.X[rows],
             scaling.dense(T[rows]),
             scaling.dense(filled[rows]),
             self.w[rows],
             kept[rows],
-            self.folds_of_sample(rows),
+            folds,
         )
         return part, scaling
 
@@ -408,7 +263,7 @@ def screen(task: RobustTask) -> Screened:
     scaled = scaling.dense(T)[:, judging]
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
     predicted = _bounded_predictions(task, near)
-    expected[:, judging] = predicted * scaling.scale[judging] + scaling.centre[judging]
+    expected[:, judging] += np.nan_to_num(predicted) * scaling.scale[judging]
     errors = predicted - scaled
     tested = usable & task.tested
     sizes = log_sizes(errors)
@@ -419,9 +274,10 @@ def screen(task: RobustTask) -> Screened:
     norms = row_scores(np.nan_to_num(errors), errors)
     # Where errors are tiny, many times their spread is still no reason to doubt a row.
     far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
-    excess = np.where(tested & (norms > far), 1.0 - far / np.maximum(norms, 1e-100), 0.0)
+    near = outlier_threshold(norms[tested], w[tested], whisker=OUTER_FENCE)
+    excess = np.where(tested & (norms > far), 1.0 - near / np.maximum(norms, 1e-100), 0.0)
     T = T.copy()
-    T[:, judging] += excess[:, None] * errors * scaling.scale[judging]
+    T[:, judging] += excess[:, None] * np.nan_to_num(errors) * scaling.scale[judging]
     return Screened(False, usable, judging, T, expected)
 
 
@@ -433,10 +289,10 @@ def _bounded_predictions(task: RobustTask, T: Array) -> Array:
 
     def outputs(layer: Layer) -> Array:
         X = task.X[few]
-        hidden = layer.draw(nodes, task.seed, X, None)
+        hidden = layer.draw(nodes, task.seed, X, None, task.w[few])
         return _bounded_by_folds(with_constant(hidden, X), T[few], task, few, folds, SCREEN_PATH)
 
-    best: tuple[float, Layer, int] | None = None
+    best = np.inf, SCREEN_LAYERS[0], 0
     for layer, predicted in zip(
         SCREEN_LAYERS, task.each(outputs, SCREEN_LAYERS, "screening rows"), strict=True
     ):
@@ -444,12 +300,12 @@ def _bounded_predictions(task: RobustTask, T: Array) -> Array:
         errors = np.nan_to_num(predicted[scored] - T[few][scored][:, None])
         losses = task.w[few][scored] @ np.sqrt(np.einsum("npm,npm->np", errors, errors))
         p = int(np.argmin(losses))
-        if best is None or losses[p] < best[0]:
+        if losses[p] < best[0]:
             best = float(losses[p]), layer, p
     _, layer, p = best
     lams = SCREEN_PATH[[p]]
     rows = task.sample(task.effort.search_rows)
-    hidden = layer.draw(nodes, task.seed, task.X[rows], None)
+    hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
     H = with_constant(hidden, task.X[rows])
     predicted = np.empty(T.shape)
     used = task.usable[rows]
@@ -486,7 +342,7 @@ def _bounded_by_folds(
     predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
     for fold in folds:
         train = fold.train[task.usable[rows[fold.train]]]
-        if not len(train) or np.isnan(T[train]).all(axis=0).any():
+        if task.folds is not None and np.isnan(T[train]).all(axis=0).any():
             raise ValueError(
                 "a target is unknown in all training rows of a fold; use fewer folds or other ones"
             )
@@ -533,6 +389,7 @@ class Judged:
     flagged: Mask
     kept: Mask  # rows that stay
     two_groups: bool  # whether the errors form two clear groups
+    lower_group: Mask  # usable rows that do not belong to the group of larger errors
 
 
 @dataclass(frozen=True)
@@ -551,9 +408,13 @@ def search(task: RobustTask, screened: Screened) -> Found:
     part, scaling = task.part(screened.T, screened.expected, screened.kept, rows)
     trials = compare_layers(task, part)
     judged = _judge_by(task, screened, scaling, trials, rows)
-    if screened.contaminated and not judged.two_groups:
-        # A better model explains the rows that the screen set aside.
-        return search(task, replace(screened, contaminated=False, kept=task.usable))
+    if judged.two_groups != screened.contaminated:
+        # Better models see one group where the screen saw two, or two where it saw one.
+        kept = judged.lower_group if judged.two_groups else task.usable
+        screened = replace(screened, contaminated=judged.two_groups, kept=kept)
+        part, scaling = task.part(screened.T, screened.expected, kept, rows)
+        trials = compare_layers(task, part)
+        judged = _judge_by(task, screened, scaling, trials, rows)
     if screened.contaminated and (judged.kept != screened.kept).mean() > FEW_CHANGES:
         part, scaling = task.part(screened.T, _filling(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
@@ -573,7 +434,7 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
     def draw(which: tuple[int, int, SubsetGuide | None]) -> Trial:
         k, of_round, guide = which
         layer = SEARCH_LAYERS[k]
-        hidden = layer.draw(nodes, task.seed + of_round, part.X, guide)
+        hidden = layer.draw(nodes, task.seed + of_round, part.X, guide, part.w)
         return compare(part, layer, hidden, guide)
 
     first = [(k, 0, None) for k in range(len(SEARCH_LAYERS))]
@@ -592,26 +453,6 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
 def is_sparse(layer: Layer, n_features: int) -> bool:
     """Whether the nodes of a layer see fewer inputs than there are."""
     return layer.n_inputs is not None and layer.n_inputs < n_features
-
-
-def pooled_guides(part: Part, trials: Sequence[Trial]) -> dict[int | None, SubsetGuide]:
-    """Return what the nodes with each number of inputs explain, on average over good trials."""
-    guides: dict[int | None, SubsetGuide] = {}
-    trials = [trial for trial in trials if trial.hidden.subsets is not None]
-    for n_inputs in {trial.layer.n_inputs for trial in trials}:
-        same = [trial for trial in trials if trial.layer.n_inputs == n_inputs]
-        most = GUIDING * min(trial.score for trial in same)
-        guides[n_inputs] = SubsetGuide.pooled(
-            [guide_of(part, trial) for trial in same if trial.score <= most]
-        )
-    return guides
-
-
-def guide_of(part: Part, trial: Trial) -> SubsetGuide:
-    """Return the subsets of inputs of a trial's nodes, each as probable as what they explain."""
-    n_linked = len(trial.hidden.inputs)
-    H = trial.hidden.transform(part.X[part.kept])[:, n_linked:]
-    return explained_by_subset(trial.hidden, H, trial.coef[n_linked:-1], part.w[part.kept])
 
 
 def best_of(trials: Sequence[Trial], n_members: int) -> list[Trial]:
@@ -641,7 +482,8 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     judging = screened.judging if screened.judging.any() else slice(None)
     sizes = log_sizes(((expected - T) / spread)[:, judging])
     by = tested & task.usable
-    threshold, explained = _split(sizes[by], w[by])
+    between, explained = _split(sizes[by], w[by])
+    threshold = between
     if not screened.contaminated:
         threshold = outlier_threshold(sizes[by], w[by], whisker=OUTER_FENCE)
     flagged = tested & (sizes > threshold)
@@ -652,6 +494,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         flagged=flagged,
         kept=task.usable & ~flagged if screened.contaminated else screened.kept,
         two_groups=explained >= TWO_GROUPS,
+        lower_group=task.usable & ~(tested & (sizes > between)),
     )
 
 
@@ -690,7 +533,7 @@ def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
 
     def grown(trial: Trial) -> Trial:
         guide = guides[trial.layer.n_inputs] if trial.guide is not None else None
-        hidden = trial.layer.draw(nodes, task.seed, part.X, guide)
+        hidden = trial.layer.draw(nodes, task.seed, part.X, guide, part.w)
         return compare(part, trial.layer, hidden, guide)
 
     best = best_of(found.trials, task.effort.n_members)
@@ -706,8 +549,10 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
 
     def fit(rows: Part, layer: Layer, nodes: int, start: int) -> FoldedFit:
         guide = guides[layer.n_inputs] if layer in guided else None
-        hidden = layer.draw(nodes, task.seed, rows.X, guide)
-        return FoldedFit(task, rows, layer, hidden, guide, start)
+        hidden = layer.draw(nodes, task.seed, rows.X, guide, rows.w)
+        return FoldedFit(
+            rows, layer, hidden, guide, start, seed=task.seed, n_threads=task.n_threads
+        )
 
     nodes = task.n_hidden or effort.middle_nodes
     more = (some.kept.sum() * nodes) / (found.part.kept.sum() * effort.few_nodes)
@@ -718,7 +563,7 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
         )
     ]
     best = complementary(middle, max(effort.n_members - 1, 1))
-    guides |= pooled_guides(some, [one.on_first_fold() for one in middle])
+    guides |= pooled_guides(some, [one.on_judging_fold() for one in middle])
     most_nodes = task.n_hidden or effort.nodes_for(int(part.kept.sum()))
     more = (part.kept.sum() * most_nodes) / (some.kept.sum() * nodes)
     return [
@@ -727,176 +572,9 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
     ]
 
 
-def complementary(fits: Sequence[FoldedFit], n_members: int) -> list[FoldedFit]:
-    """Return the fits whose average is best on the first fold, added one by one while it helps.
-
-    Many rows reward sharp layers, which few nodes rank low; but their errors are their own.
-    """
-    chosen: list[FoldedFit] = []
-    least = np.inf
-    while len(chosen) < min(n_members, len(fits)):
-        losses = {
-            k: fits[0].loss_of(np.mean([f.on_valid for f in (*chosen, one)], axis=0))
-            for k, one in enumerate(fits)
-            if one not in chosen
-        }
-        best = min(losses, key=lambda k: losses[k])
-        if losses[best] >= least:
-            break
-        chosen.append(fits[best])
-        least = losses[best]
-    return chosen
-
-
-def lam_for_more(lam: int, times: float) -> int:
-    """Return a first guess of the penalty for a larger H, as an index in the path.
-
-    In units of the squared norm of H, `times` as many rows or nodes bear so many times less.
-    """
-    steps = int(np.rint(np.log(times) / np.log(PATH[0] / PATH[1])))
-    return min(max(lam + steps, 0), len(PATH) - 1)
-
-
 def _filling(judged: Judged, screened: Screened) -> Array:
     """Return predictions of every row to stand for unknown targets."""
     return np.where(np.isnan(judged.expected), screened.expected, judged.expected)
-
-
-class FoldedFit:
-    """A layer fitted without each of a few folds, by differences of sums over blocks of rows.
-
-    The penalty is searched from a first guess, on some rows of the first fold.
-
-    Parameters
-    ----------
-    task : RobustTask
-        For its threads and its seed.
-    part : Part
-        Rows; without folds of their own they are shuffled into a few.
-    layer, hidden, guide
-        The layer, drawn by the guide.
-    start : int
-        First guess of the penalty, as an index in the path.
-
-    Attributes
-    ----------
-    lam : int
-        The penalty, as an index in the path.
-    loss : float
-        Mean squared norm of the errors of the rows of the first fold.
-    """
-
-    def __init__(
-        self,
-        task: RobustTask,
-        part: Part,
-        layer: Layer,
-        hidden: HiddenLayer,
-        guide: SubsetGuide | None,
-        start: int,
-    ) -> None:
-        self.layer, self._hidden, self._guide, self._part = layer, hidden, guide, part
-        self._n_threads, self._omega = task.n_threads, np.sqrt(part.w)[:, None]
-        self._folds = part.folds or shuffled_folds(len(part.X), FOLDS_OF_MANY, task.seed)
-        self._complements = all(is_complement(fold, len(part.X)) for fold in self._folds)
-        partition = self._complements and sum(len(f.test) for f in self._folds) == len(part.X)
-        self._held: list[RidgeSums] | None = None
-        if partition and len(self._folds) <= MOST_SUMS:
-            tests = [self._kept(fold.test) for fold in self._folds]
-            self._held = list(ordered_map(self._sums, tests, task.n_threads))
-            self._whole = sum(self._held[1:], start=self._held[0])
-        else:
-            self._whole = self._sums(np.flatnonzero(part.kept))
-        self._first = next(k for k, f in enumerate(self._folds) if len(self._kept(f.test)))
-        self._valid = self._kept(self._folds[self._first].test)[:VALIDATION_ROWS]
-        self._H_valid = with_constant(hidden, part.X[self._valid])
-        self._coefs: dict[int, Array] = {}  # without the first fold, for each penalty tried
-        self.lam, self.loss = _descend(self._loss, start)
-
-    def _kept(self, rows: Indices) -> Indices:
-        return rows[self._part.kept[rows]]
-
-    def _sums(self, rows: Indices) -> RidgeSums:
-        part, omega = self._part, self._omega
-        sums = RidgeSums.zero(self._hidden.n_outputs + 1, part.T.shape[1])
-        for block in blocks(rows):
-            H = omega[block] * with_constant(self._hidden, part.X[block])
-            sums.add(H, omega[block] * part.filled[block])
-        return sums
-
-    def _coef_without(self, fold: int, lam: int) -> Array:
-        if self._held is not None:
-            sums = self._whole - self._held[fold]
-        elif self._complements:
-            sums = self._whole - self._sums(self._kept(self._folds[fold].test))
-        else:
-            sums = self._sums(self._kept(self._folds[fold].train))
-        return sums.coef(PATH[lam])
-
-    def _loss(self, lam: int) -> float:
-        self._coefs[lam] = self._coef_without(self._first, lam)
-        return self.loss_of(self._H_valid @ self._coefs[lam])
-
-    def loss_of(self, predicted: Array) -> float:
-        """Return the mean squared norm of the errors of predictions of the validation rows."""
-        return float(self._part.mean_squares(predicted[:, None], self._valid)[0])
-
-    @property
-    def on_valid(self) -> Array:
-        """Predictions of the validation rows."""
-        return np.asarray(self._H_valid @ self._coefs[self.lam])
-
-    def on_first_fold(self) -> Trial:
-        """Return the fit without the first fold."""
-        nothing = np.empty((0, self._part.T.shape[1]))
-        coef = self._coefs[self.lam]
-        return Trial(self.layer, self._hidden, self._guide, self.lam, self.loss, nothing, coef)
-
-    def trial(self) -> Trial:
-        """Fit without every fold, and to all rows."""
-        part, lam = self._part, self.lam
-
-        def predictions(fold: int) -> Array:
-            known = fold == self._first
-            coef = self._coefs[lam] if known else self._coef_without(fold, lam)
-            test = blocks(self._folds[fold].test)
-            outputs = [with_constant(self._hidden, part.X[block]) @ coef for block in test]
-            return np.concatenate(outputs)
-
-        total, count = np.zeros(part.T.shape), np.zeros((len(part.T), 1))
-        of_folds = ordered_map(predictions, range(len(self._folds)), self._n_threads)
-        for fold, outputs in zip(self._folds, of_folds, strict=True):
-            total[fold.test] += outputs
-            count[fold.test] += 1.0
-        with np.errstate(invalid="ignore"):
-            predicted = np.asarray(total / np.where(count, count, np.nan))
-        scored = part.kept & (count[:, 0] > 0)
-        score = float(part.mean_squares(predicted[scored][:, None], scored)[0])
-        coef, sums = self._whole.coef(PATH[lam]), (self._whole, part.kept)
-        return Trial(self.layer, self._hidden, self._guide, lam, score, predicted, coef, sums)
-
-
-def _descend(loss: Callable[[int], float], start: int) -> tuple[int, float]:
-    """Return where in the path neither neighbour has a smaller loss, and the loss there."""
-    best, least = start, loss(start)
-    for step in (1, -1):
-        moved = False
-        while 0 <= best + step < len(PATH) and (other := loss(best + step)) < least:
-            best, least, moved = best + step, other, True
-        if moved:
-            break
-    return best, least
-
-
-def blocks(rows: Indices) -> list[Indices]:
-    """Return some rows in blocks."""
-    return [rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS)]
-
-
-def shuffled_folds(n_rows: int, n_folds: int, seed: int) -> list[Fold]:
-    """Return folds of equal size, each test part in the order of the rows."""
-    group = np.random.default_rng(seed).permutation(n_rows) % n_folds
-    return [Fold(np.flatnonzero(group != k), np.flatnonzero(group == k)) for k in range(n_folds)]
 
 
 # -- step 4: the fit ------------------------------------------------------------------------------
@@ -943,13 +621,8 @@ def bounded_targets(part: Part, predicted: Array, kept: Mask) -> Array:
 def _as_estimator(task: RobustTask, trial: Trial, coef: Array, unit: float) -> RELMRegressor:
     """Return a fitted R-ELM with a trial's layer and these output weights."""
     n_features = task.X.shape[1]
-    lam = max(float(PATH[trial.lam]) * unit, np.finfo(float).tiny)
-    model = RELMRegressor(
-        1.0 / lam,
-        input_scaling=None,
-        target_scaling=None,
-        **trial.layer.settings(trial.hidden.n_nodes, n_features, task.seed),
-    )
+    model = trial.layer.estimator(trial.hidden.n_nodes, n_features, task.seed)
+    model.C = 1.0 / max(float(PATH[trial.lam]) * unit, np.finfo(float).tiny)
     model.n_features_in_, model._one_target = n_features, False
     model._input_scaling = Scaling(np.zeros(n_features), np.ones(n_features))
     model._target_scaling = Scaling(np.zeros(coef.shape[1]), np.ones(coef.shape[1]))
@@ -977,18 +650,18 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_hidden : int or "auto", default="auto"
         Hidden nodes of every network. "auto": 1000, and more with more than 2000 rows, by the third
         root of their number, up to 3000 ("fast": 300 and 1000; "high": 2000 and 6000).
-    n_members : int, optional
+    n_members : int, default=None
         Most networks to average; those with more than 1.25 times the squared error of the best are
         left out. By default 4 ("fast": 2; "high": 6).
-    cv : int, splitter or iterable of splits, optional
+    cv : int, splitter or iterable of splits, default=None
         Folds by which layers are compared and rows judged. By default every row is left out by
         itself, or, with more than `search_rows` rows, with a quarter of the others.
-    search_rows : int, optional
+    search_rows : int, default=None
         Layers and penalties are compared on a random sample of so many rows when there are more;
         the best of them are then fitted to all. By default 1000 ("fast": 500; "high": 2000).
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
-    n_jobs : int, optional
+    n_jobs : int, default=None
         Threads to share the layers or the rows among, -1 for all cores; by default as many as BLAS
         would use. The result is the same to the last digit for every number.
     progress : bool, default=False
@@ -1100,6 +773,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             threads,
             self.progress,
         )
+        if self.cv is None and usable.sum() < 2:
+            raise ValueError(
+                "a row cannot be left out of one: at least 2 rows with a positive weight and a "
+                f"known target are needed; here n_samples = {int(usable.sum())}"
+            )
         if not usable[task.tested].any():
             raise ValueError("cv tests no row that has a positive weight and a known target")
         clock = Clock()

@@ -1,0 +1,404 @@
+r"""Hidden layers compared out of sample, by ridge regressions of the targets on their outputs.
+
+`compare` predicts every row by fits without it: by leave-one-out in closed form, or by the folds
+that are given. `FoldedFit` does so for more rows than H can be held for, by folds whose fits are
+differences of sums over blocks of rows. Layers whose nodes see few inputs can be drawn again where
+their nodes explained most (`pooled_guides`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gorelm._features.activations import ACTIVATIONS
+from gorelm._features.guide import SubsetGuide, explained_by_subset
+from gorelm._features.layer import HiddenLayer
+from gorelm._solver.ridge import RidgePath, RidgeSums, ridge_coef
+from gorelm._solver.threads import ordered_map
+from gorelm._typing import Array, Indices, Mask
+from gorelm.estimators.batch import RELMRegressor
+from gorelm.selection import Fold
+
+PATH = 2.0 ** -np.arange(0, 45, 2.0)  # penalties in units of the squared norm of H
+GUIDING = 2.0  # times the best layer's squared error: what nodes beyond explain guides no draw
+FOLDS_OF_MANY = 4  # for more rows than are searched
+MOST_SUMS = 5  # folds whose H'H are held at a time
+VALIDATION_ROWS = 2000  # of one fold, by which the penalty for all rows is chosen
+BLOCK_ROWS = 2048  # of H at a time
+
+
+# -- layers, and the rows on which they are compared ---------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A hidden layer to try; `spread` is the standard deviation of its nodes' inputs."""
+
+    activation: str
+    spread: float
+    direct_link: bool
+    n_inputs: int | None = None  # that a node sees; None: all
+
+    @property
+    def linear(self) -> bool:
+        """Whether there are no hidden nodes."""
+        return self.activation == "linear"
+
+    def estimator(self, n_hidden: int, n_features: int, seed: int) -> RELMRegressor:
+        """Return an estimator with this layer, for scaled rows; not fitted."""
+        n_seen = min(self.n_inputs or n_features, n_features)
+        radial = not self.linear and ACTIVATIONS[self.activation].radial
+        return RELMRegressor(
+            n_hidden=0 if self.linear else n_hidden,
+            activation="tanh" if self.linear else self.activation,
+            # Uniform weights on [-1, 1] have variance 1/3, inputs variance 1.
+            weight_scale=self.spread if radial else float(self.spread * np.sqrt(3.0 / n_seen)),
+            direct_link=self.direct_link,
+            n_inputs=self.n_inputs,
+            # Every layer draws weights of its own, so that averaging lowers their variance.
+            random_state=(seed + zlib.crc32(repr(self).encode())) % 2**31,
+            input_scaling=None,
+            target_scaling=None,
+        )
+
+    def draw(
+        self,
+        n_hidden: int,
+        seed: int,
+        X: Array,
+        guide: SubsetGuide | None = None,
+        sample_weight: Array | None = None,
+    ) -> HiddenLayer:
+        """Draw the layer for scaled rows X; radial nodes have some of them as centres."""
+        model = self.estimator(n_hidden, X.shape[1], seed)
+        return HiddenLayer.draw(
+            model.n_hidden,
+            X.shape[1],
+            activation=model.activation,
+            weight_scale=model.weight_scale,
+            direct_link=model.direct_link,
+            random_state=model.random_state,
+            X=X,
+            sample_weight=sample_weight,
+            n_inputs=model.n_inputs,
+            guide=guide,
+        )
+
+
+def spread_of(model: RELMRegressor) -> float:
+    """Return the `spread` of the layer that a fitted estimator has its settings from."""
+    radial = ACTIVATIONS[model.activation].radial
+    n_seen = min(model.n_inputs or model.n_features_in_, model.n_features_in_)
+    return float(model.weight_scale * (1.0 if radial else np.sqrt(n_seen / 3.0)))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows on which layers are compared."""
+
+    X: Array  # scaled
+    T: Array  # scaled; NaN: unknown
+    filled: Array  # the same with predictions for what is unknown
+    w: Array
+    kept: Mask  # rows that are fitted
+    folds: Sequence[Fold] | None  # None: leave one out
+
+    def mean_squares(self, predicted: Array, rows: Mask | Indices) -> Array:
+        """Return the mean squared norm of the errors of some rows, of predictions (n, P, m)."""
+        errors = np.nan_to_num(predicted - self.T[rows][:, None])
+        w = self.w[rows]
+        return np.asarray(np.einsum("n,npm,npm->p", w, errors, errors) / w.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A drawn layer at the best of its penalties."""
+
+    layer: Layer
+    hidden: HiddenLayer
+    guide: SubsetGuide | None  # by which it was drawn
+    lam: int  # index in the path
+    score: float  # mean squared norm of the errors: smaller is better
+    predicted: Array  # (rows, m): by fits without the row; NaN where no fold tests it
+    coef: Array  # fitted to all rows that are kept; the last row is the intercept
+    sums: tuple[RidgeSums, Mask] | None = None  # of many rows: H'H, H'T, and the rows in them
+
+    def outputs(self, X: Array) -> Array:
+        """Return the predictions for other scaled rows."""
+        out = np.empty((len(X), self.coef.shape[1]))
+        for start in range(0, len(X), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            out[rows] = with_constant(self.hidden, X[rows]) @ self.coef
+        return out
+
+
+def with_constant(hidden: HiddenLayer, X: Array) -> Array:
+    """Return the hidden outputs of scaled rows, and a last column of ones.
+
+    Without it, rows centred at their mean that are fewer than their inputs would tell each other's
+    targets: each is minus the sum of the others.
+    """
+    H = np.empty((len(X), hidden.n_outputs + 1))
+    hidden.transform(X, out=H[:, :-1])
+    H[:, -1] = 1.0
+    return H
+
+
+# -- rows in memory --------------------------------------------------------------------------------
+
+
+def compare(part: Part, layer: Layer, hidden: HiddenLayer, guide: SubsetGuide | None) -> Trial:
+    """Fit a drawn layer to the kept rows at every penalty, and predict each row without it."""
+    H, omega, kept = with_constant(hidden, part.X), np.sqrt(part.w)[:, None], part.kept
+    if part.folds is None:
+        path = RidgePath(omega[kept] * H[kept], PATH)
+        T = omega[kept] * part.filled[kept]
+        left_out = path.left_out(T) / omega[kept][:, None]
+        squares = part.mean_squares(left_out, kept)
+        best = int(np.argmin(squares))
+        coef = path.coef(T, best)
+        predicted = np.asarray(H @ coef)
+        predicted[kept] = left_out[:, best]
+    else:
+        of_folds = _by_folds(part, H, omega)
+        scored = kept & ~np.isnan(of_folds[:, 0, 0])
+        squares = part.mean_squares(of_folds[scored], scored)
+        best = int(np.argmin(squares))
+        coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[best])
+        predicted = np.asarray(of_folds[:, best])
+    return Trial(layer, hidden, guide, best, float(squares[best]), predicted, coef)
+
+
+def _by_folds(part: Part, H: Array, omega: Array) -> Array:
+    """Return the mean prediction by the folds that test a row, (n, P, m); NaN where none does."""
+    kept, weighted, T = part.kept, omega * H, omega * part.filled
+    total = np.zeros((len(H), len(PATH), T.shape[1]))
+    count = np.zeros(len(H))
+    tall = int(kept.sum()) > H.shape[1]
+    whole = _sums(weighted[kept], T[kept]) if tall else None
+    for fold in part.folds or ():
+        train = fold.train[kept[fold.train]]
+        if whole is None:
+            coefs = RidgePath(weighted[train], PATH).coefs(T[train])
+        elif is_complement(fold, len(H)):
+            test = fold.test[kept[fold.test]]
+            coefs = (whole - _sums(weighted[test], T[test])).coefs(PATH)
+        else:
+            coefs = _sums(weighted[train], T[train]).coefs(PATH)
+        predicted = H[fold.test] @ coefs.reshape(len(coefs), -1)
+        total[fold.test] += predicted.reshape(-1, *coefs.shape[1:])
+        count[fold.test] += 1.0
+    with np.errstate(invalid="ignore"):
+        return np.asarray(total / np.where(count, count, np.nan)[:, None, None])
+
+
+def _sums(H: Array, T: Array) -> RidgeSums:
+    sums = RidgeSums.zero(H.shape[1], T.shape[1])
+    sums.add(H, T)
+    return sums
+
+
+def is_complement(fold: Fold, n_rows: int) -> bool:
+    """Whether a fold trains on just the rows that it does not test."""
+    seen = np.bincount(np.concatenate([fold.train, fold.test]), minlength=n_rows)
+    return bool((seen == 1).all())
+
+
+# -- where nodes help ------------------------------------------------------------------------------
+
+
+def pooled_guides(part: Part, trials: Sequence[Trial]) -> dict[int | None, SubsetGuide]:
+    """Return what the nodes with each number of inputs explain, on average over good trials."""
+    guides: dict[int | None, SubsetGuide] = {}
+    trials = [trial for trial in trials if trial.hidden.subsets is not None]
+    for n_inputs in {trial.layer.n_inputs for trial in trials}:
+        same = [trial for trial in trials if trial.layer.n_inputs == n_inputs]
+        most = GUIDING * min(trial.score for trial in same)
+        guides[n_inputs] = SubsetGuide.pooled(
+            [guide_of(part, trial) for trial in same if trial.score <= most]
+        )
+    return guides
+
+
+def guide_of(part: Part, trial: Trial) -> SubsetGuide:
+    """Return the subsets of inputs of a trial's nodes, each as probable as what they explain."""
+    n_linked = len(trial.hidden.inputs)
+    H = trial.hidden.transform(part.X[part.kept])[:, n_linked:]
+    return explained_by_subset(trial.hidden, H, trial.coef[n_linked:-1], part.w[part.kept])
+
+
+# -- many rows -------------------------------------------------------------------------------------
+
+
+class FoldedFit:
+    """A layer fitted without each of a few folds, by differences of sums over blocks of rows.
+
+    The penalty is searched from a first guess, on some rows of the largest fold.
+
+    Parameters
+    ----------
+    part : Part
+        Rows; without folds of their own they are shuffled into a few.
+    layer, hidden, guide
+        The layer, drawn by the guide.
+    start : int
+        First guess of the penalty, as an index in the path.
+    seed, n_threads : int
+        Of the shuffled folds; to share the rows among.
+
+    Attributes
+    ----------
+    lam : int
+        The penalty, as an index in the path.
+    loss : float
+        Mean squared norm of the errors of these rows.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        layer: Layer,
+        hidden: HiddenLayer,
+        guide: SubsetGuide | None,
+        start: int,
+        *,
+        seed: int,
+        n_threads: int,
+    ) -> None:
+        self.layer, self._hidden, self._guide, self._part = layer, hidden, guide, part
+        self._n_threads, self._omega = n_threads, np.sqrt(part.w)[:, None]
+        self._folds = part.folds or shuffled_folds(len(part.X), FOLDS_OF_MANY, seed)
+        self._complements = all(is_complement(fold, len(part.X)) for fold in self._folds)
+        partition = self._complements and sum(len(f.test) for f in self._folds) == len(part.X)
+        self._held: list[RidgeSums] | None = None
+        if partition and len(self._folds) <= MOST_SUMS:
+            tests = [self._kept(fold.test) for fold in self._folds]
+            self._held = list(ordered_map(self._sums, tests, n_threads))
+            self._whole = sum(self._held[1:], start=self._held[0])
+        else:
+            self._whole = self._sums(np.flatnonzero(part.kept))
+        # The fold with most rows: one of a single row could not choose.
+        self._judging = int(np.argmax([len(self._kept(fold.test)) for fold in self._folds]))
+        self._valid = self._kept(self._folds[self._judging].test)[:VALIDATION_ROWS]
+        self._H_valid = with_constant(hidden, part.X[self._valid])
+        self._coefs: dict[int, Array] = {}  # without that fold, for each penalty tried
+        self.lam, self.loss = _descend(self._loss, start)
+
+    def _kept(self, rows: Indices) -> Indices:
+        return rows[self._part.kept[rows]]
+
+    def _sums(self, rows: Indices) -> RidgeSums:
+        part, omega = self._part, self._omega
+        sums = RidgeSums.zero(self._hidden.n_outputs + 1, part.T.shape[1])
+        for block in blocks(rows):
+            H = omega[block] * with_constant(self._hidden, part.X[block])
+            sums.add(H, omega[block] * part.filled[block])
+        return sums
+
+    def _coef_without(self, fold: int, lam: int) -> Array:
+        if self._held is not None:
+            sums = self._whole - self._held[fold]
+        elif self._complements:
+            sums = self._whole - self._sums(self._kept(self._folds[fold].test))
+        else:
+            sums = self._sums(self._kept(self._folds[fold].train))
+        return sums.coef(PATH[lam])
+
+    def _loss(self, lam: int) -> float:
+        self._coefs[lam] = self._coef_without(self._judging, lam)
+        return self.loss_of(self._H_valid @ self._coefs[lam])
+
+    def loss_of(self, predicted: Array) -> float:
+        """Return the mean squared norm of the errors of predictions of the validation rows."""
+        return float(self._part.mean_squares(predicted[:, None], self._valid)[0])
+
+    @property
+    def on_valid(self) -> Array:
+        """Predictions of the validation rows."""
+        return np.asarray(self._H_valid @ self._coefs[self.lam])
+
+    def on_judging_fold(self) -> Trial:
+        """Return the fit without the fold that chose the penalty."""
+        nothing = np.empty((0, self._part.T.shape[1]))
+        coef = self._coefs[self.lam]
+        return Trial(self.layer, self._hidden, self._guide, self.lam, self.loss, nothing, coef)
+
+    def trial(self) -> Trial:
+        """Fit without every fold, and to all rows."""
+        part, lam = self._part, self.lam
+
+        def predictions(fold: int) -> Array:
+            known = fold == self._judging
+            coef = self._coefs[lam] if known else self._coef_without(fold, lam)
+            test = blocks(self._folds[fold].test)
+            outputs = [with_constant(self._hidden, part.X[block]) @ coef for block in test]
+            return np.concatenate(outputs)
+
+        total, count = np.zeros(part.T.shape), np.zeros((len(part.T), 1))
+        of_folds = ordered_map(predictions, range(len(self._folds)), self._n_threads)
+        for fold, outputs in zip(self._folds, of_folds, strict=True):
+            total[fold.test] += outputs
+            count[fold.test] += 1.0
+        with np.errstate(invalid="ignore"):
+            predicted = np.asarray(total / np.where(count, count, np.nan))
+        scored = part.kept & (count[:, 0] > 0)
+        score = float(part.mean_squares(predicted[scored][:, None], scored)[0])
+        coef, sums = self._whole.coef(PATH[lam]), (self._whole, part.kept)
+        return Trial(self.layer, self._hidden, self._guide, lam, score, predicted, coef, sums)
+
+
+def _descend(loss: Callable[[int], float], start: int) -> tuple[int, float]:
+    """Return where in the path neither neighbour has a smaller loss, and the loss there."""
+    best, least = start, loss(start)
+    for step in (1, -1):
+        moved = False
+        while 0 <= best + step < len(PATH) and (other := loss(best + step)) < least:
+            best, least, moved = best + step, other, True
+        if moved:
+            break
+    return best, least
+
+
+def lam_for_more(lam: int, times: float) -> int:
+    """Return a first guess of the penalty for a larger H, as an index in the path.
+
+    In units of the squared norm of H, `times` as many rows or nodes bear so many times less.
+    """
+    steps = int(np.rint(np.log(times) / np.log(PATH[0] / PATH[1])))
+    return min(max(lam + steps, 0), len(PATH) - 1)
+
+
+def complementary(fits: Sequence[FoldedFit], n_members: int) -> list[FoldedFit]:
+    """Return the fits with the best average on the validation rows, added while that helps.
+
+    Many rows reward sharp layers, which few nodes rank low; but their errors are their own.
+    """
+    chosen: list[FoldedFit] = []
+    least = np.inf
+    while len(chosen) < min(n_members, len(fits)):
+        losses = {
+            k: fits[0].loss_of(np.mean([f.on_valid for f in (*chosen, one)], axis=0))
+            for k, one in enumerate(fits)
+            if one not in chosen
+        }
+        best = min(losses, key=lambda k: losses[k])
+        if losses[best] >= least:
+            break
+        chosen.append(fits[best])
+        least = losses[best]
+    return chosen
+
+
+def blocks(rows: Indices) -> list[Indices]:
+    """Return some rows in blocks."""
+    return [rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS)]
+
+
+def shuffled_folds(n_rows: int, n_folds: int, seed: int) -> list[Fold]:
+    """Return folds of equal size, each test part in the order of the rows."""
+    group = np.random.default_rng(seed).permutation(n_rows) % n_folds
+    return [Fold(np.flatnonzero(group != k), np.flatnonzero(group == k)) for k in range(n_folds)]

@@ -182,7 +182,10 @@ def _by_folds(part: Part, H: Array, omega: Array) -> Array:
     whole = _sums(weighted[kept], T[kept]) if tall else None
     for fold in part.folds or ():
         train = fold.train[kept[fold.train]]
-        if whole is None:
+        coefs: Array
+        if not len(train):
+            coefs = np.zeros((H.shape[1], *total.shape[1:]))
+        elif whole is None:
             coefs = RidgePath(weighted[train], PATH).coefs(T[train])
         elif is_complement(fold, len(H)):
             test = fold.test[kept[fold.test]]

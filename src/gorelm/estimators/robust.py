@@ -36,6 +36,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._features.guide import SubsetGuide
+from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, weighted_quantiles
 from gorelm._solver.ridge import RidgePath, ridge_coef
 from gorelm._solver.threads import n_threads, one_blas_thread, ordered_map
@@ -82,6 +83,7 @@ FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without a
 
 SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared norm of H
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
+SCREEN_ROWS = 20_000  # of more rows, a sample is screened by folds, and predicts the others
 SCREEN_CLIP = 3.0  # spreads, of the targets that the bounded loss starts from
 REDRAWN = 6  # sparse layers that are drawn again in every round after the second
 
@@ -274,47 +276,45 @@ def screen(task: RobustTask) -> Screened:
     norms = row_scores(np.nan_to_num(errors), errors)
     # Where errors are tiny, many times their spread is still no reason to doubt a row.
     far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
-    near = outlier_threshold(norms[tested], w[tested], whisker=OUTER_FENCE)
-    excess = np.where(tested & (norms > far), 1.0 - near / np.maximum(norms, 1e-100), 0.0)
+    fence = outlier_threshold(norms[tested], w[tested], whisker=OUTER_FENCE)
+    excess = np.where(tested & (norms > far), 1.0 - fence / np.maximum(norms, 1e-100), 0.0)
     T = T.copy()
     T[:, judging] += excess[:, None] * np.nan_to_num(errors) * scaling.scale[judging]
     return Screened(False, usable, judging, T, expected)
 
 
 def _bounded_predictions(task: RobustTask, T: Array) -> Array:
-    """Return predictions of every row by networks with a bounded loss that did not see it."""
-    few = task.sample(max(task.effort.search_rows // 2, 2))
-    folds = _screen_folds(task, few)
+    """Return predictions of every row by a network with a bounded loss that did not see it."""
     nodes = min(SCREEN_NODES, task.n_hidden or SCREEN_NODES)
-
-    def outputs(layer: Layer) -> Array:
-        X = task.X[few]
-        hidden = layer.draw(nodes, task.seed, X, None, task.w[few])
-        return _bounded_by_folds(with_constant(hidden, X), T[few], task, few, folds, SCREEN_PATH)
-
-    best = np.inf, SCREEN_LAYERS[0], 0
-    for layer, predicted in zip(
-        SCREEN_LAYERS, task.each(outputs, SCREEN_LAYERS, "screening rows"), strict=True
-    ):
-        scored = task.usable[few] & ~np.isnan(predicted[:, 0, 0])
-        errors = np.nan_to_num(predicted[scored] - T[few][scored][:, None])
-        losses = task.w[few][scored] @ np.sqrt(np.einsum("npm,npm->np", errors, errors))
-        p = int(np.argmin(losses))
-        if losses[p] < best[0]:
-            best = float(losses[p]), layer, p
-    _, layer, p = best
-    lams = SCREEN_PATH[[p]]
-    rows = task.sample(task.effort.search_rows)
+    layer, lam = _screen_layer(task, T, nodes)
+    rows = task.sample(SCREEN_ROWS)
     hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
     H = with_constant(hidden, task.X[rows])
-    predicted = np.empty(T.shape)
-    used = task.usable[rows]
+    predicted: Array = np.empty(T.shape)
     if len(rows) < len(T):
-        coef = bounded_fit(H[used], T[rows][used], task.w[rows][used], lams)[:, 0]
-        predicted[...] = Trial(layer, hidden, None, p, 0.0, predicted, coef).outputs(task.X)
-    by_folds = _bounded_by_folds(H, T[rows], task, rows, _screen_folds(task, rows), lams)[:, 0]
-    predicted[rows] = by_folds
+        coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam]))[:, 0]
+        for block in blocks(np.arange(len(T))):
+            predicted[block] = with_constant(hidden, task.X[block]) @ coef
+    predicted[rows] = _bounded_by_folds(task, rows, H, T[rows], np.array([lam]))[:, 0]
     return predicted
+
+
+def _screen_layer(task: RobustTask, T: Array, nodes: int) -> tuple[Layer, float]:
+    """Return the layer and the penalty whose bounded fits predict some rows best."""
+    rows = task.sample(max(task.effort.search_rows // 2, 2))
+
+    def losses(layer: Layer) -> Array:
+        hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
+        H = with_constant(hidden, task.X[rows])
+        predicted = _bounded_by_folds(task, rows, H, T[rows], SCREEN_PATH)
+        scored = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
+        errors = np.nan_to_num(predicted[scored] - T[rows][scored][:, None])
+        norms = np.sqrt(np.einsum("npm,npm->np", errors, errors))
+        return np.asarray(task.w[rows][scored] @ norms)
+
+    table = np.array(task.each(losses, SCREEN_LAYERS, "screening rows"))
+    best, lam = np.unravel_index(np.argmin(table), table.shape)
+    return SCREEN_LAYERS[best], float(SCREEN_PATH[lam])
 
 
 def _screen_folds(task: RobustTask, rows: Indices) -> Sequence[Fold]:
@@ -336,11 +336,10 @@ def _screen_folds(task: RobustTask, rows: Indices) -> Sequence[Fold]:
     ]
 
 
-def _bounded_by_folds(
-    H: Array, T: Array, task: RobustTask, rows: Indices, folds: Sequence[Fold], lams: Array
-) -> Array:
+def _bounded_by_folds(task: RobustTask, rows: Indices, H: Array, T: Array, lams: Array) -> Array:
+    """Return predictions of some rows, (n, P, m), by bounded fits without their fold."""
     predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
-    for fold in folds:
+    for fold in _screen_folds(task, rows):
         train = fold.train[task.usable[rows[fold.train]]]
         if task.folds is not None and np.isnan(T[train]).all(axis=0).any():
             raise ValueError(
@@ -513,17 +512,47 @@ class Refined:
 
 def refine(task: RobustTask, found: Found) -> Refined:
     """Give the best layers all their nodes and all rows, and judge all rows once more."""
-    screened = found.screened
+    screened, every = found.screened, np.arange(len(task.T))
     filling, kept = _filling(found.judged, screened), found.judged.kept
-    part, scaling = task.part(screened.T, filling, kept, np.arange(len(task.T)))
+    part, scaling = task.part(screened.T, filling, kept, every)
     if task.many:
         some = task.sample(task.effort.middle_rows)
         trials = _grown_by_sums(task, found, task.part(screened.T, filling, kept, some)[0], part)
     else:
         trials = _grown(task, found, part)
+    members, judged = _members(task, screened, scaling, trials)
+    if screened.contaminated and (judged.kept != kept).mean() > FEW_CHANGES:
+        part, scaling = task.part(screened.T, _filling(judged, screened), judged.kept, every)
+        trials = [_fitted_again(task, part, member) for member in members]
+        members, judged = _members(task, screened, scaling, trials)
+    return Refined(members, part, scaling, judged)
+
+
+def _members(
+    task: RobustTask, screened: Screened, scaling: Scaling, trials: Sequence[Trial]
+) -> tuple[list[Trial], Judged]:
+    """Return the best of trials on all rows, and all rows judged by their average."""
     members = best_of(sorted(trials, key=lambda trial: trial.score), task.effort.n_members)
     predicted = np.mean([member.predicted for member in members], axis=0)
-    return Refined(members, part, scaling, judge(task, screened, scaling.undo(predicted)))
+    return members, judge(task, screened, scaling.undo(predicted))
+
+
+def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
+    """Compare a drawn layer once more, on other rows."""
+    if task.many:
+        return _folded(task, part, trial.layer, trial.hidden, trial.guide, trial.lam).trial()
+    return compare(part, trial.layer, trial.hidden, trial.guide)
+
+
+def _folded(
+    task: RobustTask,
+    part: Part,
+    layer: Layer,
+    hidden: HiddenLayer,
+    guide: SubsetGuide | None,
+    start: int,
+) -> FoldedFit:
+    return FoldedFit(part, layer, hidden, guide, start, seed=task.seed, n_threads=task.n_threads)
 
 
 def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
@@ -550,9 +579,7 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
     def fit(rows: Part, layer: Layer, nodes: int, start: int) -> FoldedFit:
         guide = guides[layer.n_inputs] if layer in guided else None
         hidden = layer.draw(nodes, task.seed, rows.X, guide, rows.w)
-        return FoldedFit(
-            rows, layer, hidden, guide, start, seed=task.seed, n_threads=task.n_threads
-        )
+        return _folded(task, rows, layer, hidden, guide, start)
 
     nodes = task.n_hidden or effort.middle_nodes
     more = (some.kept.sum() * nodes) / (found.part.kept.sum() * effort.few_nodes)

@@ -192,3 +192,25 @@ def test_complementary_fits():
     ]
     assert losses == sorted(losses, reverse=True)
     assert len(_layers.complementary(fits, 1)) == 1
+
+
+def test_many_targets_are_compared_by_a_sketch(monkeypatch):
+    """The penalty is that of all targets, or next to it; every target is predicted exactly."""
+    rng = np.random.default_rng(0)
+    part = make_part()
+    T = np.tanh(part.X @ rng.normal(size=(4, 80))) + 0.3 * rng.normal(size=(90, 80))
+    sketch = _layers.sketch_of(80, 0)
+    assert sketch.shape == (80, _layers.MANY_TARGETS)
+    norms = np.linalg.norm(T @ sketch, axis=1) / np.linalg.norm(T, axis=1)
+    assert np.abs(norms.mean() - 1) < 0.1
+    assert _layers.sketch_of(_layers.MANY_TARGETS, 0) is None
+    whole = replace(part, T=T, filled=T)
+    hidden = SPARSE.draw(40, 0, part.X)
+    some, every = (
+        compare(one, SPARSE, hidden, None) for one in (replace(whole, sketch=sketch), whole)
+    )
+    assert abs(some.lam - every.lam) <= 1
+    monkeypatch.setattr(_layers, "PATH", PATH[[some.lam]])
+    np.testing.assert_allclose(
+        some.predicted, compare(whole, SPARSE, hidden, None).predicted, rtol=1e-9, atol=1e-9
+    )

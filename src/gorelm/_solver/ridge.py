@@ -61,19 +61,22 @@ class RidgePath:
             np.maximum(self._slack, np.finfo(float).eps, out=self._slack)
         self._shifts = shifts
 
-    def left_out(self, T: Array) -> Array:
+    def left_out(self, T: Array, penalties: slice = slice(None)) -> Array:
         """Return the prediction of each row by the regressions on all others, (n, P, m).
 
         Parameters
         ----------
         T : array (n, m) or (n, P, m)
             Targets (times the square roots of the weights); their own for each penalty, or shared.
+        penalties : slice, optional
+            Of the path; by default all P of them.
         """
-        P = self._filter.shape[1]
+        filters = self._filter[:, penalties, None]
+        P = filters.shape[1]
         T = np.broadcast_to(T[:, None] if T.ndim == 2 else T, (len(T), P, T.shape[-1]))
-        filtered = self._times_rows(self._filter[:, :, None] * self._projected(T))
+        filtered = self._times_rows(filters * self._projected(T))
         errors = filtered if self._wide else T - filtered
-        return np.asarray(T - errors / self._slack[:, :, None])
+        return np.asarray(T - errors / self._slack[:, penalties, None])
 
     def coefs(self, T: Array) -> Array:
         """Return the output weights at every penalty, (L, P, m), for targets as in `left_out`."""

@@ -112,6 +112,11 @@ SEARCH_LAYERS = (
     Layer("tanh", 1.0, True, 2),
     Layer("tanh", 8.0, True, 3),
     Layer("tanh", 4.0, True, 3),
+    # Dense layers, for what depends on all inputs at once.
+    Layer("multiquadric", 2.0, False),
+    Layer("cosine", 0.25, True),
+    Layer("laplace", 0.25, False),
+    Layer("tanh", 2.0, False),
 )
 SCREEN_LAYERS = (
     Layer("multiquadric", 2.0, False),
@@ -135,15 +140,24 @@ class Effort:
     nodes: int  # of the members, for up to 2000 rows
     most_nodes: int
 
-    def nodes_for(self, n_rows: int) -> int:
-        """Return the nodes of a member: they grow with the fifth root of the rows."""
-        grown = self.nodes * max(n_rows / 2000, 1.0) ** 0.2
-        return int(min(grown, self.most_nodes))
+    def nodes_for(self, n_rows: int, n_inputs: int, n_targets: int) -> int:
+        """Return the nodes of a member: they grow with the rows, and of many with the columns.
+
+        The time of a fit grows with the square of the nodes, that of boosted trees with inputs
+        times targets: the square root keeps pace.
+        """
+        wider = self.columns_factor(n_inputs, n_targets) if n_rows > self.search_rows else 1.0
+        return int(min(self.nodes * max(n_rows / 2000, 1.0) ** 0.2 * wider, self.most_nodes))
+
+    @staticmethod
+    def columns_factor(n_inputs: int, n_targets: int) -> float:
+        """Return how many times the nodes of a table of 10 inputs and 4 targets one needs."""
+        return float(np.sqrt(max(n_inputs * n_targets / 40, 1.0)))
 
 
 EFFORTS = {
     "fast": Effort(500, 200, 2, 4, 1000, 300, 2, 300, 1000),
-    "default": Effort(1000, 300, 4, 8, 2500, 600, 4, 1000, 4000),
+    "default": Effort(1000, 300, 4, 10, 2500, 600, 4, 1000, 3000),
     "high": Effort(2000, 500, 6, 12, 6000, 1500, 6, 2000, 6000),
 }
 
@@ -172,6 +186,10 @@ class RobustTask:
         if self.folds is None:
             return np.ones(len(self.T), dtype=bool)
         return np.isin(np.arange(len(self.T)), np.concatenate([f.test for f in self.folds]))
+
+    def nodes_for(self, n_rows: int) -> int:
+        """Return the nodes of a member fitted to so many rows."""
+        return self.n_hidden or self.effort.nodes_for(n_rows, self.X.shape[1], self.T.shape[1])
 
     @property
     def many(self) -> bool:
@@ -562,7 +580,7 @@ def _folded(
 def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
     """Compare the best layers with all their nodes, and as they were."""
     guides = pooled_guides(found.part, found.trials)
-    nodes = task.n_hidden or task.effort.nodes_for(int(part.kept.sum()))
+    nodes = task.nodes_for(int(part.kept.sum()))
 
     def grown(trial: Trial) -> Trial:
         guide = guides[trial.layer.n_inputs] if trial.guide is not None else None
@@ -585,7 +603,8 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
         hidden = layer.draw(nodes, task.seed, rows.X, guide, rows.w)
         return _folded(task, rows, layer, hidden, guide, start)
 
-    nodes = task.n_hidden or effort.middle_nodes
+    wider = min(effort.columns_factor(part.X.shape[1], part.T.shape[1]), 2.0)
+    nodes = task.n_hidden or int(effort.middle_nodes * wider)
     more = (some.kept.sum() * nodes) / (found.part.kept.sum() * effort.few_nodes)
     middle = [
         fit(some, trial.layer, nodes, lam_for_more(trial.lam, more))
@@ -595,7 +614,7 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
     ]
     best = complementary(middle, max(effort.n_members - 1, 1))
     guides |= pooled_guides(some, [one.on_judging_fold() for one in middle])
-    most_nodes = task.n_hidden or effort.nodes_for(int(part.kept.sum()))
+    most_nodes = task.nodes_for(int(part.kept.sum()))
     more = (part.kept.sum() * most_nodes) / (some.kept.sum() * nodes)
     return [
         fit(part, one.layer, most_nodes, lam_for_more(one.lam, more)).trial()

@@ -12,13 +12,11 @@ layers     clean rows, splits 0 and 1. Every layer of a grid gets 500 nodes and 
            average of the 4 best by score, none beyond 1.25 times the best. Beginning with the
            linear layer, the layer that lowers the test error most is added, until none lowers it
            by 0.1 %. Beside the list so found: the list in use, with the same draws; both on
-           splits 2 and 3, by which neither was chosen, and in whole fits of split 2. Then other
-           members and limits for the list in use.
+           splits 2 and 3, by which neither was chosen, also in whole fits; members and limits.
 constants  whole fits, ratios 0, 0.2 and 0.4, split 0: other values of one constant at a time.
 nodes      whole fits of the two large tables, clean rows, split 0: other `Effort.nodes`.
 
-Results stay in the cache folder: an interrupted run goes on where it was. They know the constants
-and layers they came from, but not the code: after a change of that, delete the folder.
+Results stay in the cache folder for the next run; delete it after a change of the estimator's code.
 """
 
 from __future__ import annotations
@@ -69,9 +67,8 @@ GRID = (
 NODES, REDRAWS = 500, 2
 CHOSEN_BY, NEW = (0, 1), (2, 3)  # splits
 WORTH = 1e-3  # what another layer must gain
-MEMBERS = (1, 2, 3, 4, 5, 6, 8)
-LIMITS = (1.05, 1.1, 1.25, 1.5, 2.0, np.inf)
-# Constants of `gorelm.estimators.robust`, and values to try beside those in use.
+MEMBERS, LIMITS = (1, 2, 3, 4, 5, 6, 8), (1.05, 1.1, 1.25, 1.5, 2.0, np.inf)
+# Of constants of `gorelm.estimators.robust`, values to try beside those in use.
 CONSTANTS = {
     "TWO_GROUPS": (0.65, 0.7, 0.8, 0.85),
     "INNER_FENCE": (0.75, 3.0),
@@ -80,8 +77,7 @@ CONSTANTS = {
     "FARTHEST_INPUT": (3.0, 5.0, 30.0),
     "MUCH_WORSE": (1.1, 1.5),
 }
-RATIOS = (0.0, 0.2, 0.4)
-MEMBER_NODES = (500, 1000, 2000)
+RATIOS, MEMBER_NODES = (0.0, 0.2, 0.4), (500, 1000, 2000)
 IN_USE = (robust.EFFORTS["default"].n_members, robust.MUCH_WORSE)
 
 Array = np.ndarray
@@ -139,8 +135,7 @@ def greedy(tasks: Sequence[Task]) -> list[Layer]:
         best = min(trials, key=lambda k: trials[k])
         if error - trials[best] < WORTH:
             break
-        chosen.append(best)
-        error = trials[best]
+        chosen, error = [*chosen, best], trials[best]
     return chosen
 
 
@@ -156,10 +151,10 @@ def choose_layers(run: Any) -> None:
         for k, layer in enumerate(layers):
             print(f"  {np.exp(mean_error(old, layers[: k + 1])):.4f} with {layer}")
     new = tasks(NEW, tuple(dict.fromkeys([*SEARCH_LAYERS, *lists["found"]])))
-    print(f"layers: errors on splits {CHOSEN_BY}, on splits {NEW}, in whole fits of split {NEW[0]}")
+    print(f"layers: errors on splits {CHOSEN_BY}, on splits {NEW}, in whole fits of these")
     for name, layers in lists.items():
         errors = ", ".join(f"{np.exp(mean_error(some, layers)):.4f}" for some in (old, new))
-        fits = whole_fits(run, NEW[0], constants_with(SEARCH_LAYERS=layers))
+        fits = whole_fits(run, NEW, constants_with(SEARCH_LAYERS=layers))
         print(f"  {len(layers)} {name}: {errors}, {fits}", flush=True)
     print("members: errors with limits " + ", ".join(f"{limit:g}" for limit in LIMITS))
     for n in MEMBERS:
@@ -191,10 +186,10 @@ def fitted(X: Array, T: Array, ratio: float, s: int, constants: dict[str, Any]) 
     return np.array([np.log(arrmse(T_test, predicted)), took])
 
 
-def whole_fits(run: Any, s: int, constants: dict[str, Any]) -> str:
+def whole_fits(run: Any, splits: Sequence[int], constants: dict[str, Any]) -> str:
     """Return the error of fits to all tables with these constants, and in brackets by ratio."""
-    cases = [(*data, ratio, s, constants) for data, ratio in product(tables().values(), RATIOS)]
-    logs = np.array(run(fitted, cases))[:, 0]
+    cases = product(tables().values(), splits, RATIOS)
+    logs = np.array(run(fitted, [(*data, r, s, constants) for data, s, r in cases]))[:, 0]
     by_ratio = np.exp(logs.reshape(-1, len(RATIOS)).mean(axis=0))
     return f"{np.exp(logs.mean()):.4f} ({', '.join(f'{error:.4f}' for error in by_ratio)})"
 
@@ -203,7 +198,7 @@ def choose_constants(run: Any) -> None:
     for name, others in CONSTANTS.items():
         in_use = getattr(robust, name)
         for value in sorted({in_use, *others}):
-            errors = whole_fits(run, 0, constants_with(**{name: value}))
+            errors = whole_fits(run, (0,), constants_with(**{name: value}))
             print(f"  {name} = {value}: {errors}{' in use' * (value == in_use)}", flush=True)
 
 
@@ -211,10 +206,9 @@ def choose_nodes(run: Any) -> None:
     names, data = zip(*large().items(), strict=True)
     for nodes in MEMBER_NODES:
         efforts = robust.EFFORTS | {"default": replace(robust.EFFORTS["default"], nodes=nodes)}
-        tried, mark = constants_with(EFFORTS=efforts), " in use" * (efforts == robust.EFFORTS)
-        logs = run(fitted, [(*table, 0.0, 0, tried) for table in data])
+        logs = run(fitted, [(*table, 0.0, 0, constants_with(EFFORTS=efforts)) for table in data])
         each = [f"{of} {np.exp(e):.4f}, {t:.1f} s" for of, (e, t) in zip(names, logs, strict=True)]
-        print(f"  {nodes} nodes: {'; '.join(each)}{mark}", flush=True)
+        print(f"  {nodes} nodes: {'; '.join(each)}{' in use' * (efforts == robust.EFFORTS)}")
 
 
 PARTS = {"layers": choose_layers, "constants": choose_constants, "nodes": choose_nodes}

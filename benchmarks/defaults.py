@@ -4,29 +4,27 @@
 
 `outside.py` has the tables. Split s of a table: a permutation seeded by s, two thirds of the rows
 to train; the error is the aRRMSE on the rest, and choices are compared by the geometric mean of
-their errors over tables, ratios of outliers and splits. Three parts, each with what was chosen
-before:
+their errors over tables, ratios of outliers and splits. Three parts:
 
-layers     clean rows, 4 splits. Every layer of a grid (seven activations, seven spreads, with and
-           without direct link) is judged out of fold and fitted; what an ensemble of any of them
-           predicts follows from that. Beginning with the linear layer, the layer that lowers the
-           error most is added, until none lowers it by 0.1 %, with 5 members and none left out.
-           Then members and the limit for bad ones are chosen for these layers, and layers again
-           for these, until the same members and limit come back; the last round's layers count,
-           and the first five of them screen.
-constants  whole fits, ratios 0, 0.2 and 0.4, 2 splits. For one constant after the other, the best
-           of a few values. Of values within 0.05 % of the best, the one nearest the list's middle.
-nodes      whole fits of the two large tables, clean rows, one split, with 1000, 2000 and 3000
-           nodes at most.
+layers     clean rows, splits 0 and 1. Every layer of a grid gets 500 nodes and a leave-one-out
+           score; nodes that see few inputs are drawn again twice, guided by what the layer's own
+           nodes explained, and kept if the score improves. An ensemble of some layers is the
+           average of the 4 best by score, none beyond 1.25 times the best. Beginning with the
+           linear layer, the layer that lowers the test error most is added, until none lowers it
+           by 0.1 %. Beside the list so found: the list in use, with the same draws; both on
+           splits 2 and 3, by which neither was chosen, also in whole fits; members and limits.
+constants  whole fits, ratios 0, 0.2 and 0.4, split 0: other values of one constant at a time.
+nodes      whole fits of the two large tables, clean rows, split 0: other `Effort.nodes`.
 
-Results of finished fits stay in the cache folder: an interrupted run goes on where it was.
+Results stay in the cache folder for the next run; delete it after a change of the estimator's code.
 """
 
 from __future__ import annotations
 
 import argparse
-import warnings
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,49 +32,57 @@ from typing import Any
 import numpy as np
 from joblib import Memory
 from outside import large, tables
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
-from gorelm import RELMRegressor, RobustELMRegressor
+from gorelm import RobustELMRegressor
 from gorelm._features.scaling import Scaling
 from gorelm.datasets import contaminate
 from gorelm.estimators import robust
-from gorelm.estimators._search import SearchTable
-from gorelm.estimators.robust import LINEAR, Comparison, Layer
+from gorelm.estimators.robust import LINEAR, SEARCH_LAYERS, Layer, Part
 from gorelm.metrics import arrmse
-from gorelm.selection import folds_of
 
-SPREADS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+DENSE = {
+    "multiquadric": (1.0, 2.0),
+    "gaussian": (1.0, 2.0, 4.0),
+    "laplace": (0.125, 0.25, 0.5, 1.0, 2.0),
+    "cosine": (0.125, 0.25, 0.5, 1.0),
+    "tanh": (0.125, 0.5, 2.0),
+    "relu": (1.0,),  # its outputs scale with the spread
+}
+SPARSE = {
+    "tanh": (1.0, 2.0, 4.0, 8.0),
+    "cosine": (0.5, 1.0, 2.0),
+    "relu": (1.0,),
+    "hardlim": (1.0,),  # its outputs do not depend on the spread
+    "laplace": (0.25, 0.5, 1.0),
+    "multiquadric": (1.0, 2.0),
+}
 GRID = (
     LINEAR,
-    *(
-        Layer(activation, spread, link)
-        for activation in ("tanh", "cosine", "gaussian", "multiquadric", "laplace")
-        for spread in SPREADS
-        for link in (False, True)
-    ),
-    # Their outputs scale with, or do not depend on, the spread.
-    *(Layer(activation, 1.0, link) for activation in ("relu", "hardlim") for link in (False, True)),
+    *(Layer(name, s, link) for link in (False, True) for name in DENSE for s in DENSE[name]),
+    *(Layer(name, s, True, k) for k in (1, 2, 3, 5) for name in SPARSE for s in SPARSE[name]),
 )
+NODES, REDRAWS = 500, 2
+CHOSEN_BY, NEW = (0, 1), (2, 3)  # splits
 WORTH = 1e-3  # what another layer must gain
-MEMBERS = tuple(range(1, 13))
-MUCH_WORSE = (1.05, 1.1, 1.25, 1.5, 2.0, 3.0, np.inf)
-# Constants of `gorelm.estimators.robust`; the choice begins with the middle values.
+MEMBERS, LIMITS = (1, 2, 3, 4, 5, 6, 8), (1.05, 1.1, 1.25, 1.5, 2.0, np.inf)
+# Of constants of `gorelm.estimators.robust`, values to try beside those in use.
 CONSTANTS = {
-    "TWO_GROUPS": (0.65, 0.7, 0.75, 0.8, 0.85),
-    "INNER_FENCE": (0.75, 1.5, 3.0),
-    "FAR_FENCE": (3.0, 10.0, 30.0),
-    "GROSS": (3.0, 10.0, 30.0),
-    "FARTHEST_INPUT": (3.0, 10.0, 30.0),
-    "SCREEN_MEMBERS": (1, 3, 5),
+    "TWO_GROUPS": (0.65, 0.7, 0.8, 0.85),
+    "INNER_FENCE": (0.75, 3.0),
+    "FAR_FENCE": (3.0, 30.0),
+    "GROSS": (3.0, 30.0),
+    "FARTHEST_INPUT": (3.0, 5.0, 30.0),
+    "MUCH_WORSE": (1.1, 1.5),
 }
-SAME = 5e-4
-RATIOS = (0.0, 0.2, 0.4)
-MOST_NODES = (1000, 2000, 3000)
+RATIOS, MEMBER_NODES = (0.0, 0.2, 0.4), (500, 1000, 2000)
+IN_USE = (robust.EFFORTS["default"].n_members, robust.MUCH_WORSE)
 
 Array = np.ndarray
+# Of every layer the leave-one-out score and the predictions of the test rows; their targets.
+Task = tuple[dict[Layer, tuple[float, Array]], Array]
 
 
 def split(X: Array, T: Array, ratio: float, s: int) -> tuple[Array, Array, Array, Array]:
@@ -90,125 +96,119 @@ def split(X: Array, T: Array, ratio: float, s: int) -> tuple[Array, Array, Array
 # -- layers ---------------------------------------------------------------------------------------
 
 
-def judged(X: Array, T: Array, s: int, grid: tuple[Layer, ...]) -> tuple[Array, Array, Array]:
-    """Return every layer's out-of-fold score, its test predictions, and the test targets."""
+def judged(X: Array, T: Array, s: int, layers: tuple[Layer, ...]) -> Task:
+    """Score the layers on the rows to train, and predict those to test."""
     X, T, X_test, T_test = split(X, T, 0.0, s)
     w = np.ones(len(X))
     inputs, targets = Scaling.fit("standard", X, w), Scaling.fit("standard", T, w)
-    X, X_test = inputs.apply(X)[0], inputs.apply(X_test)[0]
-    T, T_test = targets.apply(T)[0], targets.apply(T_test)[0]
-    compared = Comparison(SearchTable(X, T, w, w > 0), "squared", robust.NODES, s)
-    ranked = compared.rank(compared.whole_path(grid), folds_of(5, X, T, s), "")
-    scores, predicted = np.empty(len(grid)), np.empty((len(grid), *T_test.shape))
-    for member in ranked:
-        candidate = compared.candidate(member.layer, np.array([member.lam]))
-        lam = float(candidate.lams[0] * candidate.lam_unit(*candidate.model._drawn(X, T, w)))
-        model = RELMRegressor(1.0 / lam, **member.layer.settings(robust.NODES, X.shape[1], s))
-        k = grid.index(member.layer)
-        scores[k] = -member.score
-        predicted[k] = model.fit(X, T).predict(X_test).reshape(T_test.shape)
-    return scores, predicted, T_test
+    X, X_test = (robust._within_reach(inputs, rows) for rows in (X, X_test))
+    T, T_test = targets.dense(T), targets.dense(T_test)
+    part, found = Part(X, T, T, w, w > 0, None), {}
+    for layer in layers:
+        seed = s * (REDRAWS + 1)
+        best = robust.compare(part, layer, layer.draw(NODES, seed, X, None), None)
+        for redraw in range(REDRAWS if best.hidden.subsets is not None else 0):
+            guide = robust.guide_of(part, best)
+            hidden = layer.draw(NODES, seed + 1 + redraw, X, guide)
+            best = min(best, robust.compare(part, layer, hidden, guide), key=lambda t: t.score)
+        found[layer] = best.score, best.outputs(X_test)
+    return found, T_test
 
 
-def ensemble_error(task: tuple, chosen: list[int], n_members: int, much_worse: float) -> float:
-    """Return the log error of the average of the best layers out of those chosen."""
-    scores, predicted, T_test = task
-    best = sorted(chosen, key=lambda k: scores[k])[:n_members]
-    members = [k for k in best if scores[k] <= much_worse * scores[best[0]]]
-    return float(np.log(arrmse(T_test, predicted[members].mean(axis=0))))
+def ensemble_error(task: Task, layers: Sequence[Layer], n_members: int, limit: float) -> float:
+    """Return the log error of the average of the best of some layers."""
+    found, T_test = task
+    best = sorted((found[layer] for layer in layers), key=lambda one: one[0])[:n_members]
+    members = [predicted for score, predicted in best if score <= limit * best[0][0]]
+    return float(np.log(arrmse(T_test, np.mean(members, axis=0))))
 
 
-def mean_error(tasks: list[tuple], chosen: list[int], n_members: int, much_worse: float) -> float:
-    return float(np.mean([ensemble_error(t, chosen, n_members, much_worse) for t in tasks]))
+def mean_error(tasks: Sequence[Task], layers: Sequence[Layer], *pair: float) -> float:
+    return float(np.mean([ensemble_error(task, layers, *(pair or IN_USE)) for task in tasks]))
 
 
-def greedy(tasks: list[tuple], n_members: int, much_worse: float) -> list[int]:
-    """Return layers in the order of their use, and print what each gains."""
-    chosen = [GRID.index(LINEAR)]
-    error = mean_error(tasks, chosen, n_members, much_worse)
+def greedy(tasks: Sequence[Task]) -> list[Layer]:
+    """Return layers in the order of their use."""
+    chosen, error = [LINEAR], mean_error(tasks, [LINEAR])
     while len(chosen) < len(GRID):
-        trials = {
-            k: mean_error(tasks, [*chosen, k], n_members, much_worse)
-            for k in range(len(GRID))
-            if k not in chosen
-        }
+        trials = {k: mean_error(tasks, [*chosen, k]) for k in GRID if k not in chosen}
         best = min(trials, key=lambda k: trials[k])
         if error - trials[best] < WORTH:
             break
-        chosen.append(best)
-        error = trials[best]
-        print(f"  {np.exp(error):.4f} with {GRID[best]}", flush=True)
+        chosen, error = [*chosen, best], trials[best]
     return chosen
 
 
 def choose_layers(run: Any) -> None:
-    cases = product(tables().values(), range(4))
-    tasks = run(judged, [(*data, s, GRID) for data, s in cases])
-    pair, rounds = (5, np.inf), []
-    while pair not in rounds:
-        rounds.append(pair)
-        print(f"layers for {pair[0]} members, none beyond {pair[1]:g} times the best")
-        chosen = greedy(tasks, *pair)
-        errors = {p: mean_error(tasks, chosen, *p) for p in product(MEMBERS, MUCH_WORSE)}
-        pair = min(errors, key=lambda p: errors[p])
-    print("members, limit for bad ones: error")
-    for pair in sorted(errors, key=lambda p: errors[p])[:8]:
-        print(f"  {pair[0]:2d}, {pair[1]:4g}: {np.exp(errors[pair]):.4f}")
+    def tasks(splits: Sequence[int], layers: tuple[Layer, ...]) -> list[Task]:
+        cases = product(tables().values(), splits)
+        return run(judged, [(*data, s, layers) for data, s in cases])
+
+    old = tasks(CHOSEN_BY, GRID)
+    lists = {"found": tuple(greedy(old)), "in use": SEARCH_LAYERS}
+    for name, layers in lists.items():
+        print(f"layers {name}, error of each with those before it")
+        for k, layer in enumerate(layers):
+            print(f"  {np.exp(mean_error(old, layers[: k + 1])):.4f} with {layer}")
+    new = tasks(NEW, tuple(dict.fromkeys([*SEARCH_LAYERS, *lists["found"]])))
+    print(f"layers: errors on splits {CHOSEN_BY}, on splits {NEW}, in whole fits of these")
+    for name, layers in lists.items():
+        errors = ", ".join(f"{np.exp(mean_error(some, layers)):.4f}" for some in (old, new))
+        fits = whole_fits(run, NEW, constants_with(SEARCH_LAYERS=layers))
+        print(f"  {len(layers)} {name}: {errors}, {fits}", flush=True)
+    print("members: errors with limits " + ", ".join(f"{limit:g}" for limit in LIMITS))
+    for n in MEMBERS:
+        errors = [np.exp(mean_error(old, SEARCH_LAYERS, n, limit)) for limit in LIMITS]
+        print(f"  {n}: " + ", ".join(f"{error:.4f}" for error in errors))
+    print(f"in use: {IN_USE[0]} members, limit {IN_USE[1]}")
 
 
 # -- whole fits -----------------------------------------------------------------------------------
 
 
-def constants_with(**others: float) -> dict[str, Any]:
+def constants_with(**others: Any) -> dict[str, Any]:
     """Return all constants of the module, some of them replaced."""
-    return {name: getattr(robust, name) for name in dir(robust) if name.isupper()} | others
+    own = {name: value for name, value in vars(robust).items() if name.isupper()}
+    return {name: value for name, value in own.items() if name != "ACTIVATIONS"} | others
 
 
-def fitted(X: Array, T: Array, ratio: float, s: int, constants: dict[str, Any]) -> float:
-    """Return the log error of a fit with these constants."""
+def fitted(X: Array, T: Array, ratio: float, s: int, constants: dict[str, Any]) -> Array:
+    """Return log error and CPU seconds of a fit with these constants."""
     X, T, X_test, T_test = split(X, T, ratio, s)
-    before = constants_with()
-    warnings.simplefilter("ignore", ConvergenceWarning)
+    before, start = constants_with(), time.process_time()
     try:
-        for name, value in constants.items():
-            setattr(robust, name, value)
+        vars(robust).update(constants)
         model = RobustELMRegressor(random_state=s).fit(X, T)
+        took = time.process_time() - start
+        predicted = model.predict(X_test).reshape(T_test.shape)
     finally:
-        for name, value in before.items():
-            setattr(robust, name, value)
-    return float(np.log(arrmse(T_test, model.predict(X_test).reshape(T_test.shape))))
+        vars(robust).update(before)
+    return np.array([np.log(arrmse(T_test, predicted)), took])
+
+
+def whole_fits(run: Any, splits: Sequence[int], constants: dict[str, Any]) -> str:
+    """Return the error of fits to all tables with these constants, and in brackets by ratio."""
+    cases = product(tables().values(), splits, RATIOS)
+    logs = np.array(run(fitted, [(*data, r, s, constants) for data, s, r in cases]))[:, 0]
+    by_ratio = np.exp(logs.reshape(-1, len(RATIOS)).mean(axis=0))
+    return f"{np.exp(logs.mean()):.4f} ({', '.join(f'{error:.4f}' for error in by_ratio)})"
 
 
 def choose_constants(run: Any) -> None:
-    chosen = {name: values[len(values) // 2] for name, values in CONSTANTS.items()}
-    cases = list(product(tables().items(), RATIOS, range(2)))
-    for name, values in CONSTANTS.items():
-        errors = []
-        for value in values:
-            tried = constants_with(**chosen | {name: value})
-            logs = run(fitted, [(*data, ratio, s, tried) for (_, data), ratio, s in cases])
-            errors.append(np.mean(logs))
-            by_ratio = [
-                np.mean([e for e, c in zip(logs, cases, strict=True) if c[1] == r]) for r in RATIOS
-            ]
-            each = ", ".join(f"{np.exp(e):.4f}" for e in by_ratio)
-            print(f"  {name} = {value}: {np.exp(errors[-1]):.4f} ({each})", flush=True)
-        chosen[name] = nearest_middle(values, errors)
-        print(f"{name} = {chosen[name]}", flush=True)
-
-
-def nearest_middle(values: Sequence[float], errors: Sequence[float]) -> float:
-    good = [k for k, error in enumerate(errors) if error <= min(errors) + SAME]
-    return values[min(good, key=lambda k: abs(k - len(values) // 2))]
+    for name, others in CONSTANTS.items():
+        in_use = getattr(robust, name)
+        for value in sorted({in_use, *others}):
+            errors = whole_fits(run, (0,), constants_with(**{name: value}))
+            print(f"  {name} = {value}: {errors}{' in use' * (value == in_use)}", flush=True)
 
 
 def choose_nodes(run: Any) -> None:
     names, data = zip(*large().items(), strict=True)
-    for nodes in MOST_NODES:
-        tried = constants_with(MOST_NODES=nodes)
-        logs = run(fitted, [(X, T, 0.0, 0, tried) for X, T in data])
-        each = ", ".join(f"{name} {np.exp(e):.4f}" for name, e in zip(names, logs, strict=True))
-        print(f"  {nodes} nodes: {np.exp(np.mean(logs)):.4f} ({each})", flush=True)
+    for nodes in MEMBER_NODES:
+        efforts = robust.EFFORTS | {"default": replace(robust.EFFORTS["default"], nodes=nodes)}
+        logs = run(fitted, [(*table, 0.0, 0, constants_with(EFFORTS=efforts)) for table in data])
+        each = [f"{of} {np.exp(e):.4f}, {t:.1f} s" for of, (e, t) in zip(names, logs, strict=True)]
+        print(f"  {nodes} nodes: {'; '.join(each)}{' in use' * (efforts == robust.EFFORTS)}")
 
 
 PARTS = {"layers": choose_layers, "constants": choose_constants, "nodes": choose_nodes}

@@ -1,7 +1,8 @@
 """`RobustELMRegressor` with default parameters: seconds, errors and memory, beside LightGBM.
 
-    python benchmarks/flagship.py [--only seconds,pairs,large,jobs,outliers,odd]
+    python benchmarks/flagship.py [--only seconds,pairs,large,jobs,outliers,odd,outside]
         [--before DIR] [--rows 300,1000,5000,20000] [--repeats 3] [--seeds 4] [--threads 1]
+        [--tables arm,wine]
 
 `--before DIR` runs the same fits with the gorelm of another checkout as well. Every fit has a
 process of its own, with `--threads` BLAS threads (LightGBM: its own threads), after a fit of 60
@@ -22,6 +23,9 @@ outliers  `gorelm outliers` on a CSV of 50,000 rows of `pairs`, 5 % of them wron
 odd       few rows, few inputs, many targets, constant columns, nothing but categories: clean rows,
           the error relative to that of predicting the training mean. Categories go through
           `TableRegressor` as words; LightGBM sees their numbers.
+outside   all tables of outside.py, by which defaults were chosen (`--tables`: some of them), two
+          splits as in defaults.py, a third of the rows to test; none, 20 and 40 % of the others
+          wrong. Now and before only. Errors: geometric means over the splits.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 import numpy as np
-from outside import interactions, pairs
+from outside import interactions, pairs, tables
 
 from gorelm.datasets import contaminate
 from gorelm.metrics import arrmse
@@ -109,9 +113,10 @@ def work(folder: Path) -> None:
     model_of(case).fit(X[:60], T[:60])
     before = resident("VmRSS")
     model = model_of(case)
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     model.fit(X, T)
     result = {"seconds": time.perf_counter() - start, "MB": resident("VmHWM") - before}
+    result["cpu"] = time.process_time() - cpu_start
     result["steps"] = getattr(getattr(model, "regressor_", model), "timings_", {})
     np.save(folder / "P.npy", model.predict(X_test).reshape(len(X_test), -1))
     (folder / "result.json").write_text(json.dumps(result, default=float))
@@ -153,7 +158,7 @@ class Runs:
         n_jobs: int | None = None,
         words: bool = False,
     ) -> Result:
-        """Return error, seconds, megabytes, steps and predictions of one fit."""
+        """Return error, seconds (wall and CPU), megabytes, steps and predictions of one fit."""
         case = {
             "method": method,
             "threads": self.threads,
@@ -369,6 +374,36 @@ def odd_tables() -> dict[str, Sequence[Array]]:
     return {name: split(X, T + noise[name], n) for name, (X, T, n) in found.items()}
 
 
+def part_outside(runs: Runs, args: argparse.Namespace) -> None:
+    from defaults import RATIOS
+    from defaults import split as two_thirds  # needs the gorelm of this checkout
+
+    every, methods = tables(), list(runs.checkouts)
+    columns = []
+    for ratio in RATIOS:
+        columns += [f"{ratio:.0%} wrong: now", *[f"{ratio:.0%}: now / before"] * (len(methods) - 1)]
+    head("Errors on outside.py's tables", "table", *columns, *(f"{m}, CPU s" for m in methods))
+    rows = []
+    for name in args.tables or every:
+        cells, cpu = [], dict.fromkeys(methods, 0.0)
+        for ratio in RATIOS:
+            errors = {m: [] for m in methods}
+            for seed in (0, 1):
+                data = two_thirds(*every[name], ratio, seed)
+                for m in methods:
+                    result = runs.fit(m, data, seed=seed)
+                    errors[m].append(result["error"])
+                    cpu[m] += result["cpu"]
+            ours, *others = (geometric_mean(errors[m]) for m in methods)
+            cells += [ours, *(ours / other for other in others)]
+        rows.append([*cells, *cpu.values()])
+        line(name, *(f"{cell:.4f}" for cell in cells), *cpu.values())
+    means = [f"{geometric_mean(column):.4f}" for column in zip(*rows, strict=True)]
+    totals = [float(np.sum(column)) for column in zip(*rows, strict=True)]
+    n = len(methods)
+    line("geometric mean, sum of CPU s", *means[:-n], *totals[-n:])
+
+
 PARTS = {
     "seconds": part_seconds,
     "pairs": part_pairs,
@@ -376,6 +411,7 @@ PARTS = {
     "jobs": part_jobs,
     "outliers": part_outliers,
     "odd": part_odd,
+    "outside": part_outside,
 }
 
 
@@ -396,6 +432,7 @@ def main() -> None:
     parser.add_argument("--outlier-rows", type=int, default=50_000, help="of the part outliers")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=4, help="of the part pairs")
+    parser.add_argument("--tables", type=words, help="of the part outside, by commas; default: all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -404,6 +441,8 @@ def main() -> None:
         return
     if unknown := set(args.only) - set(PARTS):
         parser.error(f"unknown parts: {', '.join(unknown)}")
+    if unknown := set(args.tables or ()) - set(tables()):
+        parser.error(f"unknown tables: {', '.join(unknown)}")
     if args.before is not None and not (args.before / "src" / "gorelm").is_dir():
         parser.error(f"{args.before} has no src/gorelm")
     for part in args.only:

@@ -93,8 +93,8 @@ REDRAWN = 6  # sparse layers that are drawn again in every round after the secon
 
 
 LINEAR = Layer("linear", 1.0, True)
-# In the order in which `benchmarks/defaults.py` chose them: each is the one that, added to those
-# before it, lowers the error most on tables that no comparison uses.
+# In the order of their choice: each is the one that, added to those before it, lowers the error most
+# on tables that no comparison uses (docs/results/defaults.md).
 SEARCH_LAYERS = (
     LINEAR,
     Layer("relu", 1.0, True, 3),
@@ -698,8 +698,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         How much is tried: rows, nodes and draws of the search, number and nodes of the networks.
         "fast" takes a third of the time of "default", "high" several times as much.
     n_hidden : int or "auto", default="auto"
-        Hidden nodes of every network. "auto": 1000, and more with more than 2000 rows, by the third
-        root of their number, up to 3000 ("fast": 300 and 1000; "high": 2000 and 6000).
+        Hidden nodes of every network. "auto": 1000; with more than `search_rows` rows, more by the
+        fifth root of the rows beyond 2000 and by the square root of inputs times targets beyond
+        40, up to 3000 ("fast": 300, up to 1000; "high": 2000, up to 6000).
     n_members : int, default=None
         Most networks to average; those with more than 1.25 times the squared error of the best are
         left out. By default 4 ("fast": 2; "high": 6).

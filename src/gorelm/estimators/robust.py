@@ -93,8 +93,8 @@ REDRAWN = 6  # sparse layers that are drawn again in every round after the secon
 
 
 LINEAR = Layer("linear", 1.0, True)
-# In the order of their choice: each is the one that, added to those before it, lowers the error most
-# on tables that no comparison uses (docs/results/defaults.md).
+# In the order of their choice: each is the one that, added to those before it, lowers the error
+# most on tables that no comparison uses (docs/results/defaults.md).
 SEARCH_LAYERS = (
     LINEAR,
     Layer("relu", 1.0, True, 3),

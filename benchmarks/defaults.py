@@ -39,8 +39,9 @@ from threadpoolctl import threadpool_limits
 from gorelm import RobustELMRegressor
 from gorelm._features.scaling import Scaling
 from gorelm.datasets import contaminate
-from gorelm.estimators import robust
-from gorelm.estimators.robust import LINEAR, SEARCH_LAYERS, Layer, Part
+from gorelm.estimators import _layers, robust
+from gorelm.estimators._layers import Layer, Part
+from gorelm.estimators.robust import LINEAR, SEARCH_LAYERS
 from gorelm.metrics import arrmse
 
 DENSE = {
@@ -106,11 +107,11 @@ def judged(X: Array, T: Array, s: int, layers: tuple[Layer, ...]) -> Task:
     part, found = Part(X, T, T, w, w > 0, None), {}
     for layer in layers:
         seed = s * (REDRAWS + 1)
-        best = robust.compare(part, layer, layer.draw(NODES, seed, X, None), None)
+        best = _layers.compare(part, layer, layer.draw(NODES, seed, X, None), None)
         for redraw in range(REDRAWS if best.hidden.subsets is not None else 0):
-            guide = robust.guide_of(part, best)
+            guide = _layers.guide_of(part, best)
             hidden = layer.draw(NODES, seed + 1 + redraw, X, guide)
-            best = min(best, robust.compare(part, layer, hidden, guide), key=lambda t: t.score)
+            best = min(best, _layers.compare(part, layer, hidden, guide), key=lambda t: t.score)
         found[layer] = best.score, best.outputs(X_test)
     return found, T_test
 

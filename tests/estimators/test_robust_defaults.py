@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from gorelm.estimators import robust
-from gorelm.estimators.robust import Layer
+from gorelm.estimators._layers import Layer
 
 PAGE = Path(__file__).parents[2] / "docs/results/defaults.md"
 LAYER = re.compile(

@@ -187,6 +187,11 @@ class RobustTask:
             return np.ones(len(self.T), dtype=bool)
         return np.isin(np.arange(len(self.T)), np.concatenate([f.test for f in self.folds]))
 
+    @property
+    def few_nodes(self) -> int:
+        """The nodes of a layer in the search."""
+        return min(self.effort.few_nodes, self.n_hidden or self.effort.few_nodes)
+
     def nodes_for(self, n_rows: int) -> int:
         """Return the nodes of a member fitted to so many rows."""
         return self.n_hidden or self.effort.nodes_for(n_rows, self.X.shape[1], self.T.shape[1])
@@ -449,7 +454,7 @@ def search(task: RobustTask, screened: Screened) -> Found:
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
     """Return a trial of every layer, best first; sparse ones drawn where their nodes help."""
-    nodes = min(task.effort.few_nodes, task.n_hidden or task.effort.few_nodes)
+    nodes = task.few_nodes
     sparse = [k for k, layer in enumerate(SEARCH_LAYERS) if is_sparse(layer, part.X.shape[1])]
 
     def draw(which: tuple[int, int, SubsetGuide | None]) -> Trial:
@@ -605,20 +610,21 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
 
     wider = min(effort.columns_factor(part.X.shape[1], part.T.shape[1]), 2.0)
     nodes = task.n_hidden or int(effort.middle_nodes * wider)
-    more = (some.kept.sum() * nodes) / (found.part.kept.sum() * effort.few_nodes)
+    more = (some.kept.sum() * nodes) / (found.part.kept.sum() * task.few_nodes)
     middle = [
         fit(some, trial.layer, nodes, lam_for_more(trial.lam, more))
         for trial in track(
             found.trials[: effort.n_middle], effort.n_middle, "comparing", show=task.progress
         )
     ]
-    best = complementary(middle, max(effort.n_members - 1, 1))
     guides |= pooled_guides(some, [one.on_judging_fold() for one in middle])
+    best = [(o.layer, o.lam) for o in complementary(middle, max(effort.n_members - 1, 1))]
+    del middle  # and the sums that it holds
     most_nodes = task.nodes_for(int(part.kept.sum()))
     more = (part.kept.sum() * most_nodes) / (some.kept.sum() * nodes)
     return [
-        fit(part, one.layer, most_nodes, lam_for_more(one.lam, more)).trial()
-        for one in track(best, len(best), "fitting", show=task.progress)
+        fit(part, layer, most_nodes, lam_for_more(lam, more)).trial()
+        for layer, lam in track(best, len(best), "fitting", show=task.progress)
     ]
 
 

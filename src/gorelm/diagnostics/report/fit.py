@@ -303,7 +303,7 @@ def settings(fit: Fit) -> list[tuple[str, str]]:
         flagged = int(fit.rows.flagged.sum())
         two = f"in two groups: {flagged:,} rows were set aside"
         one = "in one group: no row was set aside"
-        facts.append(("Errors fell", two if attribute(fit.model, "contaminated_") else one))
+        facts.append(("Errors", two if attribute(fit.model, "contaminated_") else one))
     if attribute(fit.model, "stopped_by_") is not None:
         facts.append(("Growth stopped by", str(attribute(fit.model, "stopped_by_"))))
     threshold = fit.rows.threshold

@@ -36,7 +36,12 @@ def make_data(n_rows=80, ratio=0.0, kind="rows", seed=0, n_features=5, n_targets
     )
 
 
-@parametrize_with_checks([RobustELMRegressor(n_hidden=20, n_members=2, cv=2)])
+@parametrize_with_checks(
+    [
+        RobustELMRegressor(n_hidden=20, n_members=2),
+        RobustELMRegressor(n_hidden=20, n_members=2, cv=2),
+    ]
+)
 def test_scikit_learn(estimator, check):
     check(estimator)
 

@@ -27,8 +27,6 @@ from scipy import linalg
 
 from gorelm._typing import Array
 
-_TINY = float(np.finfo(float).tiny)
-
 
 class RidgePath:
     """Ridge regressions of one H in memory, at every penalty of a path.
@@ -46,7 +44,7 @@ class RidgePath:
         # layers are compared in threads.
         self._H = H
         self._wide = len(H) <= H.shape[1]
-        unit = max(float(np.vdot(H, H)), _TINY)
+        unit = float(np.vdot(H, H)) or 1.0
         s, vectors = np.linalg.eigh(H @ H.T if self._wide else H.T @ H)
         shifts = np.maximum(s, 0.0)[:, None] + lams * unit
         if self._wide:
@@ -63,19 +61,22 @@ class RidgePath:
             np.maximum(self._slack, np.finfo(float).eps, out=self._slack)
         self._shifts = shifts
 
-    def left_out(self, T: Array) -> Array:
+    def left_out(self, T: Array, penalties: slice = slice(None)) -> Array:
         """Return the prediction of each row by the regressions on all others, (n, P, m).
 
         Parameters
         ----------
         T : array (n, m) or (n, P, m)
             Targets (times the square roots of the weights); their own for each penalty, or shared.
+        penalties : slice, optional
+            Of the path; by default all P of them.
         """
-        P = self._filter.shape[1]
+        filters = self._filter[:, penalties, None]
+        P = filters.shape[1]
         T = np.broadcast_to(T[:, None] if T.ndim == 2 else T, (len(T), P, T.shape[-1]))
-        filtered = self._times_rows(self._filter[:, :, None] * self._projected(T))
+        filtered = self._times_rows(filters * self._projected(T))
         errors = filtered if self._wide else T - filtered
-        return np.asarray(T - errors / self._slack[:, :, None])
+        return np.asarray(T - errors / self._slack[:, penalties, None])
 
     def coefs(self, T: Array) -> Array:
         """Return the output weights at every penalty, (L, P, m), for targets as in `left_out`."""
@@ -129,13 +130,13 @@ class RidgeSums:
 
     def coef(self, lam: float) -> Array:
         """Return the output weights (L, m) at a penalty in units of the squared norm of H."""
-        unit = max(float(np.trace(self.G)), _TINY)
+        unit = float(np.trace(self.G)) or 1.0
         return _solved(self.G.copy(), lam * unit, self.C, unit)
 
     def coefs(self, lams: Array) -> Array:
         """Return the output weights at every penalty, (L, P, m), by one decomposition."""
         s, Q = np.linalg.eigh(self.G)
-        unit = max(float(np.trace(self.G)), _TINY)
+        unit = float(np.trace(self.G)) or 1.0
         shifts = np.maximum(s, 0.0)[:, None] + np.maximum(lams, 1e-14) * unit
         solved = (Q.T @ self.C)[:, None] / shifts[:, :, None]
         return np.asarray((Q @ solved.reshape(len(Q), -1)).reshape(solved.shape))
@@ -147,7 +148,7 @@ def ridge_coef(H: Array, T: Array, lam: float) -> Array:
         sums = RidgeSums.zero(H.shape[1], T.shape[1])
         sums.add(H, T)
         return sums.coef(lam)
-    unit = max(float(np.vdot(H, H)), _TINY)
+    unit = float(np.vdot(H, H)) or 1.0
     return np.asarray(H.T @ _solved(H @ H.T, lam * unit, T, unit))
 
 

@@ -29,6 +29,7 @@ FOLDS_OF_MANY = 4  # for more rows than are searched
 MOST_SUMS = 5  # folds whose H'H are held at a time
 VALIDATION_ROWS = 2000  # of one fold, by which the penalty for all rows is chosen
 BLOCK_ROWS = 2048  # of H at a time
+MANY_TARGETS = 32  # beyond which layers are compared by so many random sums of the targets
 
 
 # -- layers, and the rows on which they are compared ---------------------------------------------
@@ -96,6 +97,18 @@ def spread_of(model: RELMRegressor) -> float:
     return float(model.weight_scale * (1.0 if radial else np.sqrt(n_seen / 3.0)))
 
 
+def sketch_of(n_targets: int, seed: int) -> Array | None:
+    """Return a random map of many targets to few that keeps squared norms on average, or None.
+
+    Penalties and layers are compared by squared norms, for which a few dozen sums of the targets
+    do as well as hundreds of targets.
+    """
+    if n_targets <= MANY_TARGETS:
+        return None
+    rng = np.random.default_rng(seed)
+    return np.asarray(rng.standard_normal((n_targets, MANY_TARGETS)) / np.sqrt(MANY_TARGETS))
+
+
 @dataclass(frozen=True)
 class Part:
     """Rows on which layers are compared."""
@@ -106,6 +119,7 @@ class Part:
     w: Array
     kept: Mask  # rows that are fitted
     folds: Sequence[Fold] | None  # None: leave one out
+    sketch: Array | None = None  # of many targets
 
     def mean_squares(self, predicted: Array, rows: Mask | Indices) -> Array:
         """Return the mean squared norm of the errors of some rows, of predictions (n, P, m)."""
@@ -157,12 +171,20 @@ def compare(part: Part, layer: Layer, hidden: HiddenLayer, guide: SubsetGuide | 
     if part.folds is None:
         path = RidgePath(omega[kept] * H[kept], PATH)
         T = omega[kept] * part.filled[kept]
-        left_out = path.left_out(T) / omega[kept][:, None]
-        squares = part.mean_squares(left_out, kept)
-        best = int(np.argmin(squares))
+        if part.sketch is None:
+            left_out = path.left_out(T) / omega[kept][:, None]
+            squares = part.mean_squares(left_out, kept)
+            best = int(np.argmin(squares))
+            left_out = left_out[:, best]
+        else:
+            sketched = T @ part.sketch
+            errors = path.left_out(sketched) - sketched[:, None]
+            squares = np.einsum("npm,npm->p", errors, errors) / part.w[kept].sum()
+            best = int(np.argmin(squares))
+            left_out = path.left_out(T, slice(best, best + 1))[:, 0] / omega[kept]
         coef = path.coef(T, best)
         predicted = np.asarray(H @ coef)
-        predicted[kept] = left_out[:, best]
+        predicted[kept] = left_out
     else:
         of_folds = _by_folds(part, H, omega)
         scored = kept & ~np.isnan(of_folds[:, 0, 0])
@@ -231,7 +253,9 @@ def guide_of(part: Part, trial: Trial) -> SubsetGuide:
     """Return the subsets of inputs of a trial's nodes, each as probable as what they explain."""
     n_linked = len(trial.hidden.inputs)
     H = trial.hidden.transform(part.X[part.kept])[:, n_linked:]
-    return explained_by_subset(trial.hidden, H, trial.coef[n_linked:-1], part.w[part.kept])
+    coef = trial.coef[n_linked:-1]
+    coef = coef if part.sketch is None else coef @ part.sketch
+    return explained_by_subset(trial.hidden, H, coef, part.w[part.kept])
 
 
 # -- many rows -------------------------------------------------------------------------------------

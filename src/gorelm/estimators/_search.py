@@ -1,8 +1,8 @@
 """Search: hidden layers over paths of penalties, each fitted and tested on every fold.
 
-The one engine of the `*RegressorCV` estimators and of `RobustELMRegressor`. Both declare
-`Candidate`s, and pass the function that scores predictions. The unit of work is one candidate on
-one fold, with all its penalties.
+The engine of the `*RegressorCV` estimators, for every loss: they declare `Candidate`s, and pass
+the function that scores predictions. The unit of work is one candidate on one fold, with all its
+penalties. (`RobustELMRegressor` compares ridge regressions, which need no folds: `_layers.py`.)
 """
 
 from __future__ import annotations
@@ -50,9 +50,6 @@ class Candidate:
     lams: Array  # decreasing
     l1_ratios: Array
     deltas: Array
-    relative: bool = False  # whether `lams` are in units of `lam_unit`
-    # Decompose H'H once for all penalties. For a few, a Cholesky factor each takes less.
-    eigenvectors: bool = True
 
     def penalties(self) -> list[tuple[float, float, float]]:
         """Return (delta, l1_ratio, lam) of every point of the grid, lam fastest."""
@@ -61,19 +58,11 @@ class Candidate:
     def problem(self, delta: float = 0.0) -> Problem:
         """Return the problem with penalties of weight 1."""
         declared = self.model.problem()
-        tau = np.ones(2 if self.eigenvectors else 1)  # the solver takes a batch for a whole path
+        tau = np.ones(2)  # the solver takes a batch for a whole path
         return Problem(declared.loss, tau, 1.0, 1.0, delta, declared.grouped)
-
-    def lam_unit(self, H: Array, design: Design) -> float:
-        """Return ||H||^2 for squared errors, else the lam from which on an l2,1 model is empty."""
-        problem = self.problem()
-        if problem.loss == "squared":
-            return max(float(np.vdot(H, H)), np.finfo(float).tiny)
-        return Prepared(H, design.T, problem, design.omega).largest_pull(problem) or 1.0
 
     def solve(self, H: Array, design: Design) -> Array:
         """Return the output weights at every penalty, shape (L, penalties, m)."""
-        lams = self.lams * self.lam_unit(H, design) if self.relative else self.lams
         closed_form = self.problem().loss == "squared" and not self.l1_ratios.any()
         # Ridges treat targets separately; with unknown cells they would take many iterations.
         known, apart = (None, design.observed) if closed_form else (design.observed, None)
@@ -84,7 +73,7 @@ class Candidate:
             T = np.take(design.T[rows], targets, axis=1)
             prepared = Prepared(H[rows], T, self.problem(), omega, known, tol=self.model.tol)
             paths = (
-                solve_path(prepared, self.problem(delta), lams, self.l1_ratios, settings)
+                solve_path(prepared, self.problem(delta), self.lams, self.l1_ratios, settings)
                 for delta in self.deltas.tolist()
             )
             found = np.stack([path.coefs for path in paths])

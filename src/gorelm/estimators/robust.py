@@ -54,6 +54,7 @@ from gorelm.estimators._layers import (
     complementary,
     lam_for_more,
     pooled_guides,
+    sketch_of,
     with_constant,
 )
 from gorelm.estimators._prepare import row_scores, usable_rows, validate_targets
@@ -227,6 +228,7 @@ class RobustTask:
             self.w[rows],
             kept[rows],
             folds,
+            sketch_of(T.shape[1], self.seed),
         )
         return part, scaling
 
@@ -302,13 +304,15 @@ def _bounded_predictions(task: RobustTask, T: Array) -> Array:
 def _screen_layer(task: RobustTask, T: Array, nodes: int) -> tuple[Layer, float]:
     """Return the layer and the penalty whose bounded fits predict some rows best."""
     rows = task.sample(max(task.effort.search_rows // 2, 2))
+    sketch = sketch_of(T.shape[1], task.seed)
+    T = T[rows] if sketch is None else np.nan_to_num(T[rows]) @ sketch
 
     def losses(layer: Layer) -> Array:
         hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
         H = with_constant(hidden, task.X[rows])
-        predicted = _bounded_by_folds(task, rows, H, T[rows], SCREEN_PATH)
+        predicted = _bounded_by_folds(task, rows, H, T, SCREEN_PATH)
         scored = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
-        errors = np.nan_to_num(predicted[scored] - T[rows][scored][:, None])
+        errors = np.nan_to_num(predicted[scored] - T[scored][:, None])
         norms = np.sqrt(np.einsum("npm,npm->np", errors, errors))
         return np.asarray(task.w[rows][scored] @ norms)
 

@@ -156,6 +156,9 @@ def test_settings_of_the_fit(dirty, tmp_path):
         assert robust.n_hidden == (20 if "--nodes" in words else "auto")
         assert robust.n_jobs is None
         assert f"compared, effort '{robust.effort}':" in said
+        # The command for the next step has what makes the same model.
+        same = words.removesuffix(" --jobs 2")
+        assert f"--targets price,weight {same} --out suspicious.csv" in said
         predicted[words] = model.predict(table)
     fast, threads, high = predicted.values()
     np.testing.assert_array_equal(fast, threads)

@@ -101,7 +101,7 @@ def fit(
             row_names=_row_names(table),
             title=f"gorelm fit {data.name}",
         )
-    say(*_next(data, targets, features, model_path, report_path))
+    say(*_next(data, targets, features, model_path, report_path, how))
 
 
 def _row_names(table: Table) -> list[str] | None:
@@ -131,12 +131,20 @@ def _fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
 
 
 def _next(
-    data: Path, targets: str, features: str | None, model: Path | None, report: Path | None
+    data: Path,
+    targets: str,
+    features: str | None,
+    model: Path | None,
+    report: Path | None,
+    how: How,
 ) -> list[str]:
     """Say what was written, and which commands go on from here."""
     written = [f"{path} ({_size(path)})" for path in (model, report) if path is not None]
     lines = [f"Written: {', '.join(written)}."] if written else []
     chosen = f" --features {shlex.quote(features)}" if features else ""
+    chosen += f" --effort {how['effort']}" if how["effort"] != "default" else ""
+    chosen += f" --nodes {how['nodes']}" if how["nodes"] else ""
+    chosen += f" --seed {how['seed']}" if how["seed"] else ""
     arguments = f"{shlex.quote(str(data))} --targets {shlex.quote(targets)}{chosen}"
     if model is None:
         lines += ["The model is not saved: add --model FILE to keep it.", "", "Next:"]

@@ -411,6 +411,21 @@ def test_default_estimator():
     np.testing.assert_array_equal(intervals, again)
 
 
+def test_around_a_robust_ensemble():
+    """Coverage of right rows, with a quarter of the rows wrong in the fit and the calibration."""
+    data = make_multitarget(900, outlier_ratio=0.25, random_state=1)
+    train, test = slice(0, 500), slice(500, None)
+    robust = gorelm.RobustELMRegressor(effort="fast", n_hidden=100)
+    model = ConformalRegressor(robust, random_state=0).fit(data.X[train], data.T[train])
+    assert model.estimator_.effort == "fast"
+    assert model.estimator_.random_state is not None
+    assert model.estimator_.contaminated_
+    left_out = model.calibration_rows_[model.calibration_flagged_]
+    assert data.planted[left_out].mean() > 0.9
+    covered = model.covers(data.X[test], data.T[test])[~data.planted[test]]
+    assert 0.84 < covered.mean() < 0.97
+
+
 def test_seeds_what_the_estimator_leaves_to_chance():
     X, T = make_data()
     free = ConformalRegressor(ExtraTreesRegressor(5), random_state=0)

@@ -1,6 +1,7 @@
 """From a table to a model, to its wrong rows and to predictions, as a person at a terminal does."""
 
 import re
+from copy import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +13,10 @@ from sklearn.linear_model import Ridge
 import gorelm
 from gorelm import GORELMRegressor, RobustELMRegressor, TableRegressor
 from gorelm.cli import main
+from gorelm.cli.summary import of_networks
 from gorelm.datasets import make_multitarget, read_table
 from gorelm.io import load, save
+from support.model_cases import guided_ensemble
 
 QUICK = ["--nodes", 15]
 
@@ -137,6 +140,54 @@ def test_the_two_lines_of_python_do_the_same(dirty):
     np.testing.assert_array_equal(model.predict(X), saved.predict(X))
     assert saved.notes_ == model.notes_
     assert saved.target_names_ == ["price", "weight"]
+
+
+def test_settings_of_the_fit(dirty, tmp_path):
+    """Effort and nodes are those of the model; threads are of this fit, and change nothing."""
+    predicted = {}
+    table = read_table(dirty.path).drop(columns=["price", "weight"])
+    for words in ("--effort fast", "--effort fast --jobs 2", "--effort high --nodes 20"):
+        path = tmp_path / "m.gorelm"
+        arguments = ["--targets", "price,weight", *words.split()]
+        said = call("fit", dirty.path, *arguments, "--model", path).stdout
+        model = load(path)
+        robust = model.regressor_
+        assert robust.effort == words.split()[1]
+        assert robust.n_hidden == (20 if "--nodes" in words else "auto")
+        assert robust.n_jobs is None
+        assert f"compared, effort '{robust.effort}':" in said
+        # The command for the next step has what makes the same model.
+        same = words.removesuffix(" --jobs 2")
+        assert f"--targets price,weight {same} --out suspicious.csv" in said
+        predicted[words] = model.predict(table)
+    fast, threads, high = predicted.values()
+    np.testing.assert_array_equal(fast, threads)
+    assert not np.array_equal(fast, high)
+    result = call("outliers", dirty.path, "--targets", "price", "--effort", "none", code=2)
+    assert "'fast', 'default', 'high'" in result.stderr
+
+
+def test_networks_are_described():
+    model, _, _ = guided_ensemble()
+    lines = of_networks(model)
+    assert lines[0] == (
+        f"Model: the average of {len(model.members_)} networks, the best of "
+        f"{len(model.cv_results_['spread'])} layers compared, effort 'fast':"
+    )
+    head = ["layer", "nodes", "inputs of a node", "spread", "linear part", "penalty"]
+    assert re.split(" {2,}", lines[1].strip()) == head
+    for line, member in zip(lines[2:], model.members_, strict=False):
+        seen = member.hidden_.A.shape[1]
+        start = [member.activation, "60", *(("all", "9") if seen == 9 else (str(seen), "of", "9"))]
+        assert line.split()[: len(start)] == start
+        assert line.split()[-1] == f"{1 / member.C:.2g}"
+    assert "closed form" in lines[-2]
+    seconds = r"  Seconds: \S+ \(screen \S+, search \S+, refine \S+, fit \S+\)\."
+    assert re.fullmatch(seconds, lines[-1])
+    alone = copy(model)
+    alone.members_, alone.effort = model.members_[:1], "default"
+    assert of_networks(alone)[0].startswith("Model: one network, the best of")
+    assert of_networks(alone)[0].endswith("layers compared:")
 
 
 @pytest.mark.parametrize("name", ["o.csv", "o.tsv", "o.csv.gz", "o.parquet"])

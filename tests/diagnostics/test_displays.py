@@ -262,12 +262,16 @@ def test_convergence_is_the_history(fitted):
     assert plain.lines_["sigma"] == []  # nothing is sparse, there is no such split
 
 
-def test_convergence_of_members_and_parts(monkeypatch):
-    monkeypatch.setattr("gorelm.estimators.robust.MUCH_WORSE", np.inf)  # two members, not one
-    model = clone(MODELS["robust"]).fit(X, T)
-    assert model.contaminated_
+def test_convergence_of_members_and_parts(fitted):
+    # Iterative members are those of files of earlier versions.
+    model = copy.copy(fitted["robust"])
+    model.members_ = [
+        GORELMRegressor(lam=lam, activation=activation, n_inputs=n_inputs, **ELM).fit(X, T)
+        for lam, activation, n_inputs in ((0.1, "tanh", None), (1.0, "cosine", 2))
+    ]
     display = ConvergenceDisplay.from_estimator(model)
-    assert len(display.lines_["dual_gap"]) == len(model.members_) == 2
+    assert list(display.histories) == ["1 tanh", "2 cosine of 2 inputs"]
+    assert len(display.lines_["dual_gap"]) == 2
     for line, member in zip(display.lines_["dual_gap"], model.members_, strict=True):
         np.testing.assert_array_equal(line.get_ydata(), [r["dual_gap"] for r in member.history_])
     gaps = T.copy()
@@ -289,9 +293,10 @@ def test_the_papers_rule_has_no_tolerance():
 def test_closed_forms_have_nothing_to_show():
     clean = make_multitarget(100, outlier_ratio=0.0, random_state=0)
     for model in (RELMRegressor(**ELM), RobustELMRegressor(n_members=2, **ELM)):
-        model.fit(clean.X, clean.T)
-        with pytest.raises(ValueError, match="closed form"):
-            ConvergenceDisplay.from_estimator(model)
+        for table in (clean, DATA):
+            model.fit(table.X, table.T)
+            with pytest.raises(ValueError, match="closed form"):
+                ConvergenceDisplay.from_estimator(model)
 
 
 # -- paths -------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from gorelm.diagnostics.report import fit as report
 from gorelm.diagnostics.report.fit import Fit, headlines
 from gorelm.metrics import rrmse
 from support.browser import needs_browser, verdict_of
+from support.model_cases import guided_ensemble
 from support.report_cases import read_page
 
 pytest.importorskip("jinja2")
@@ -162,7 +163,7 @@ def test_page_says_what_the_model_says(gor, page):
         ),
         (
             RobustELMRegressor(n_members=2, **ELM),
-            {"How the fit converged"},
+            set(),
             "in two groups",
         ),
         (OSELMRegressor(**ELM), set(), "closed form"),
@@ -199,6 +200,32 @@ def test_every_kind_of_model(model, pictures, said, tmp_path):
     predicted = getattr(model, "out_of_fold_", None)  # by models that did not see the row
     predicted = model.predict(X) if predicted is None else predicted
     np.testing.assert_allclose(residuals, (T - predicted)[index], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_members_of_an_ensemble(tmp_path):
+    """The page names the layers, the inputs that their nodes see, and the seconds of each step."""
+    model, X, T = guided_ensemble()
+    text = words(write_fit_report(model, X, T, tmp_path / "fit.html"))
+    assert "Settings given effort = fast, n_hidden = 60, n_members = 3, random_state = 0" in text
+    for member in model.members_:
+        k, nodes = member.hidden_.A.shape[1], member.n_hidden
+        link = " + linear" if member.direct_link else ""
+        seen = f" of {k} inputs" if member.hidden_.subsets is not None else ""
+        assert f"{nodes} {member.activation}{seen}{link}" in text
+    nodes = sum(member.n_hidden for member in model.members_)
+    assert f"networks averaged {len(model.members_)} {nodes} hidden nodes in all" in text
+    assert "distance from the optimum 0 closed form" in text
+    assert "hidden nodes kept" not in text
+    assert re.search(r"Seconds of the fit \S+ \(screen .*, search .*, refine .*, fit .*\)", text)
+    assert f"{len(model.cv_results_['spread'])} layers were compared" in text
+    tried = Tables(tmp_path / "fit.html").rows["layers"]
+    assert [float(row[-1]) for row in tried] == pytest.approx(
+        np.sqrt(-model.cv_results_["mean_test_score"] / 2)
+    )
+    assert [row[1] == "all" for row in tried] == [
+        seen == X.shape[1] for seen in model.cv_results_["n_inputs"]
+    ]
 
 
 class Wrapper(RegressorMixin, BaseEstimator):

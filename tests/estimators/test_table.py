@@ -312,9 +312,24 @@ def test_default_estimator_and_what_it_passes_on():
     np.testing.assert_array_equal(again.predict(data.X), model.predict(data.X))
 
 
+def test_effort_is_that_of_the_default_estimator():
+    data = make_multitarget(90, 4, 2, outlier_ratio=0.2, random_state=0)
+    model = TableRegressor(effort="fast", random_state=3).fit(data.X, data.T)
+    assert model.regressor_.effort == "fast"
+    assert model.timings_ is model.regressor_.timings_
+    alone = RobustELMRegressor(effort="fast", random_state=3).fit(data.X, data.T)
+    np.testing.assert_array_equal(model.predict(data.X), alone.predict(data.X))
+    own = TableRegressor(RobustELMRegressor(n_hidden=5), effort="fast")
+    with pytest.raises(ValueError, match="set it in the estimator instead"):
+        own.fit(data.X, data.T)
+    nested = clone(own).set_params(effort="default", estimator__effort="fast").fit(data.X, data.T)
+    assert nested.regressor_.effort == "fast"
+
+
 def test_regressors_without_outlier_scores_have_none_to_pass_on():
     frame, y = make_frame()
     assert not hasattr(linear().fit(frame, y), "outlier_scores_")
+    assert not hasattr(linear().fit(frame, y), "timings_")
     assert not hasattr(linear(), "outlier_mask_")
 
 
@@ -348,7 +363,11 @@ def test_columns_of_new_rows_are_checked():
 
 @pytest.mark.parametrize(
     ("params", "message"),
-    [({"max_categories": 1}, "max_categories"), ({"estimator": 3}, "estimator")],
+    [
+        ({"max_categories": 1}, "max_categories"),
+        ({"estimator": 3}, "estimator"),
+        ({"effort": "none"}, "effort"),
+    ],
 )
 def test_bad_parameters(params, message):
     frame, y = make_frame()

@@ -39,16 +39,16 @@ def test_subsets_of_the_ends_of_the_uniforms():
 
 
 def test_guide_frequencies():
-    """A share of 0.9 follows the guide, and 0.1 is spread over all subsets, those included."""
+    """A share of 0.75 follows the guide; 0.25 is spread over all subsets, those included."""
     guide = SubsetGuide([[0, 1], [2, 4], [1, 3]], [0.7, 0.0, 0.3])
     n = counts(draw_subsets(uniforms(50_000, 2), 5, guide), 5)
     places = [0, 8, 5]  # of the three among the ten pairs
-    expected = np.full(10, 0.1 / 10)
-    expected[places] += 0.9 * guide.probabilities
+    expected = np.full(10, 0.25 / 10)
+    expected[places] += 0.75 * guide.probabilities
     assert stats.chisquare(n, 50_000 * expected).pvalue > 1e-3
     one = SubsetGuide([[2]], [1.0])
     n = counts(draw_subsets(uniforms(50_000, 1), 4, one), 4)
-    assert stats.chisquare(n, 50_000 * np.array([0.025, 0.025, 0.925, 0.025])).pvalue > 1e-3
+    assert stats.chisquare(n, 50_000 * np.array([0.0625, 0.0625, 0.8125, 0.0625])).pvalue > 1e-3
 
 
 def test_an_empty_guide_says_nothing():
@@ -61,7 +61,7 @@ def test_guide_ends():
     """The uniforms next to the ends of the guide's share never fall outside of it."""
     p = np.full(10, 0.1)  # of a sum that is not 1 in floats
     guide = SubsetGuide(np.arange(10)[:, None], p)
-    below = np.nextafter(0.9, 0)
+    below = np.nextafter(0.75, 0)
     assert draw_subsets(np.array([[0.0], [below]]), 10, guide).ravel().tolist() == [0, 9]
     nothing_last = SubsetGuide([[3], [5]], [1.0, 0.0])
     assert draw_subsets(np.array([[below]]), 10, nothing_last).item() == 3
@@ -81,6 +81,27 @@ def test_guide_errors():
     ):
         with at(subsets=subsets), pytest.raises(ValueError, match=message):
             SubsetGuide(subsets, probabilities)
+
+
+def test_pooled_guides():
+    """The pool of guides has all their subsets, each with its mean probability."""
+    one = SubsetGuide([[0, 1], [2, 4]], [0.25, 0.75])
+    other = SubsetGuide([[0, 3], [2, 4]], [0.5, 0.5])
+    pool = SubsetGuide.pooled([one, other])
+    assert as_dict(pool) == pytest.approx({(0, 1): 0.125, (0, 3): 0.25, (2, 4): 0.625})
+    assert as_dict(SubsetGuide.pooled([other, one])) == as_dict(pool)
+    assert as_dict(SubsetGuide.pooled([one])) == as_dict(one)
+    assert as_dict(SubsetGuide.pooled([one] * 3)) == pytest.approx(as_dict(one))
+
+
+def test_pooled_with_empty_guides():
+    """A guide of no subsets has no say in the pool; a pool of nothing says nothing."""
+    one, empty = SubsetGuide([[1, 2]], [1.0]), SubsetGuide(np.empty((0, 2), int), np.empty(0))
+    assert as_dict(SubsetGuide.pooled([empty, one])) == as_dict(one)
+    nothing = SubsetGuide.pooled([empty, empty])
+    assert nothing.subsets.shape == (0, 2)
+    U = uniforms(100, 2)
+    np.testing.assert_array_equal(draw_subsets(U, 5, nothing), draw_subsets(U, 5))
 
 
 def fitted_layer(n_nodes=60, n_rows=50, m=3):

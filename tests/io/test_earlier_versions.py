@@ -10,6 +10,9 @@ import pytest
 import sklearn
 
 import gorelm
+from gorelm.cli.inspecting import described
+from gorelm.diagnostics import ConvergenceDisplay
+from gorelm.diagnostics.fitted import layer_in_words
 from gorelm.io.audit import SCHEMA
 from support.model_cases import ESTIMATORS, fitted
 from support.write_models import table
@@ -43,6 +46,26 @@ def test_models_of_earlier_versions(path, tmp_path):
         )
         if name == "OSELMRegressor":
             assert model.partial_fit(X, expected).n_samples_seen_ == 2 * len(X)
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_earlier_versions_are_described(path, tmp_path):
+    """What has changed since (settings, members, seconds) is missing, not an error."""
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(tmp_path)
+        names = [name for name in models(archive) if name not in OF_SKLEARN]
+    for name in names:
+        file = tmp_path / f"{name}.gorelm"
+        model = gorelm.load(file)
+        lines = described(model, file)
+        assert lines[0].startswith(f"{name}.gorelm: {type(model).__name__}")
+        assert set(model.get_params(deep=False)) == set(type(model)().get_params(deep=False))
+        if name == "RobustELMRegressor":
+            assert any(line.startswith("Model: ") for line in lines)
+            assert not hasattr(model, "timings_")
+            assert ConvergenceDisplay.of(model).histories.keys() <= {
+                f"{k} {layer_in_words(member)}" for k, member in enumerate(model.members_, 1)
+            }
 
 
 def gorelm_names(node):

@@ -31,7 +31,14 @@ import gorelm
 from gorelm import GORELMRegressor, GORELMRegressorCV, IGORELMRegressor, RELMRegressor
 from gorelm.io import ModelFileError
 from gorelm.metrics import arrmse_scorer
-from support.model_cases import ESTIMATORS, fitted, rows, same_predictions, small
+from support.model_cases import (
+    ESTIMATORS,
+    fitted,
+    guided_ensemble,
+    rows,
+    same_predictions,
+    small,
+)
 
 
 def through_file(model, folder):
@@ -68,6 +75,38 @@ def test_nodes_that_see_few_inputs(tmp_path):
     guided = small(IGORELMRegressor, n_inputs=2, guided=True).fit(X, T)
     restored = through_file(guided, tmp_path)
     assert same_predictions(restored.grow(5, X, T), guided.grow(5, X, T), X)
+
+
+def test_ensembles_with_guided_layers(tmp_path):
+    """Whatever draws a layer, the file has the layer itself, intercepts, seconds and scores."""
+    model, X, T = guided_ensemble()
+    table = pd.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
+    table["word"] = np.where(np.arange(len(X)) % 3, "red", "blue")
+    of_table = gorelm.TableRegressor(model, random_state=0).fit(table, T)
+    intervals = gorelm.ConformalRegressor(model, random_state=0).fit(X, T)
+    for one, inputs, inner in (
+        (model, X, lambda m: m),
+        (of_table, table, lambda m: m.regressor_),
+        (intervals, X, lambda m: m.estimator_),
+    ):
+        restored = through_file(one, tmp_path)
+        assert same_predictions(restored, one, inputs)
+        before, after = inner(one), inner(restored)
+        assert after.timings_ == before.timings_
+        assert after.cv_results_.keys() == before.cv_results_.keys()
+        for name, column in before.cv_results_.items():
+            np.testing.assert_array_equal(after.cv_results_[name], column, strict=True)
+        for name in ("outlier_scores_", "outlier_mask_", "out_of_fold_"):
+            np.testing.assert_array_equal(getattr(after, name), getattr(before, name), strict=True)
+        for member, same in zip(before.members_, after.members_, strict=True):
+            np.testing.assert_array_equal(same.hidden_.A, member.hidden_.A)
+            np.testing.assert_array_equal(same.intercept_, member.intercept_)
+            if member.hidden_.subsets is None:
+                assert same.hidden_.subsets is None
+            else:
+                np.testing.assert_array_equal(same.hidden_.subsets, member.hidden_.subsets)
+    widths = intervals.predict_interval(X)
+    np.testing.assert_array_equal(through_file(intervals, tmp_path).predict_interval(X), widths)
 
 
 def test_another_process_predicts_the_same_bits(tmp_path):

@@ -22,7 +22,7 @@ import onnx
 from gorelm import GORELMRegressor, GRELMRegressor, RELMRegressor, RobustELMRegressor
 from gorelm._features.layer import ACTIVATIONS
 from gorelm.onnx.export import _ACTIVATIONS, export_onnx, to_onnx
-from support.model_cases import ESTIMATORS, fitted, rows, small
+from support.model_cases import ESTIMATORS, fitted, guided_ensemble, rows, small
 
 DTYPES = ["float64", "float32"]
 
@@ -128,6 +128,16 @@ def test_one_target():
 
 def test_robust_models_work_in_float64_whatever_they_are_given():
     assert error(fitted(RobustELMRegressor), rows()[0], "float32") < 1e-7
+
+
+def test_ensembles_with_guided_layers():
+    model, X, T = guided_ensemble()
+    assert any(member.intercept_.any() for member in model.members_)
+    assert error(model, X) < 1e-12
+    assert error(model, X, "float32") < 1e-6
+    table = gorelm.TableRegressor(model, random_state=0).fit(X, T)
+    assert error(table, X) < 1e-12
+    assert error(gorelm.ConformalRegressor(model, random_state=0).fit(X, T), X) < 1e-12
 
 
 def test_pruned_models():

@@ -46,6 +46,22 @@ def fitted(cls, dtype="float64"):
     return small(cls).fit(*rows(dtype=dtype))
 
 
+@cache
+def guided_ensemble():
+    """Return a RobustELM with sparse, guided layers among its members, and its inputs."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(150, 9))
+    T = np.column_stack([np.sin(3 * X[:, 0] * X[:, 1]) + abs(X[:, 2]), X[:, 0] * X[:, 1]])
+    T += 0.4 * rng.normal(size=T.shape)
+    model = gorelm.RobustELMRegressor(effort="fast", n_hidden=60, n_members=3, random_state=0)
+    model.fit(X, T)
+    subsets = [member.hidden_.subsets for member in model.members_]
+    assert len(subsets) > 1
+    assert any(one is not None for one in subsets)
+    assert model.cv_results_["guided"].any()
+    return model, X, T
+
+
 def same_predictions(one, two, X):
     """Whether two models predict the same bits, for one row and for many."""
     return all(np.array_equal(one.predict(X[:n]), two.predict(X[:n])) for n in (1, 2, len(X)))

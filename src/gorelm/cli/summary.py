@@ -10,6 +10,7 @@ import numpy as np
 from gorelm.cli.app import printable
 from gorelm.cli.findings import Names, expected_by
 from gorelm.cli.reading import Table, about_ids, numbers_of
+from gorelm.estimators._base import BaseELM
 from gorelm.estimators._encoding import shortened
 from gorelm.estimators._layers import spread_of
 from gorelm.estimators.robust import RobustELMRegressor
@@ -59,7 +60,7 @@ def of_errors(model: TableRegressor, table: Table) -> list[str]:
     kept = np.logical_not(model.outlier_mask_)
     n_flagged = int(model.outlier_mask_.sum())
     lines = wrapped(
-        "Error on rows that the models did not see (cross-validated root mean square"
+        "Error on rows that the models did not see (root mean square"
         + (f"; {_count(n_flagged, 'flagged row')} left out" if n_flagged else "")
         + "), and that of predicting the mean:"
     )
@@ -90,30 +91,41 @@ def of_errors(model: TableRegressor, table: Table) -> list[str]:
 
 def of_networks(robust: RobustELMRegressor) -> list[str]:
     """Say which settings were chosen, and how near to its optimum each network is."""
-    members, tried = robust.members_, robust.cv_results_
-    lines = [f"Model: the average of {_count(len(members), 'network')}, the best of "
-             f"{len(tried['activation'])} kinds tried:"]  # fmt: skip
-    rows = [["layer", "nodes", "spread", "linear part", "penalty"]]
+    members, n_compared = robust.members_, len(robust.cv_results_["activation"])
+    what = "one network" if len(members) == 1 else f"the average of {len(members)} networks"
+    effort = "" if robust.effort == "default" else f", effort {robust.effort!r}"
+    lines = [f"Model: {what}, the best of {_count(n_compared, 'layer')} compared{effort}:"]
+    rows = [["layer", "nodes", "inputs of a node", "spread", "linear part", "penalty"]]
     for member in members:
         linear = member.n_hidden == 0
+        # Members of earlier versions may be GOR-ELMs.
         penalty = member.lam if hasattr(member, "lam") else 1.0 / member.C
         rows.append([
             "linear" if linear else member.activation,
             str(member.n_hidden),
+            "-" if linear else _inputs_of_a_node(member),
             "-" if linear else f"{spread_of(member):g}",
             "yes" if member.direct_link else "no",
             f"{penalty:.2g}",
         ])  # fmt: skip
-    lines += columns(rows, "lrrlr")
+    lines += columns(rows, "lrrrlr")
     gap = max(member.dual_gap_ for member in members)
     lines += wrapped(
-        "Certificate: closed form, each network is at its optimum to rounding."
+        "Certificate: closed form, at its optimum to rounding."
         if gap == 0
         else f"Certificate: the objective of every network is proven to be within {gap:.1e} "
         "(relative) of its optimum.",
         "  ",
     )
+    if hasattr(robust, "timings_"):  # not in files of earlier versions
+        steps = ", ".join(f"{step} {seconds:.2g}" for step, seconds in robust.timings_.items())
+        lines.append(f"  Seconds: {sum(robust.timings_.values()):.2g} ({steps}).")
     return lines
+
+
+def _inputs_of_a_node(member: BaseELM) -> str:
+    seen, subsets = member.n_features_in_, member.hidden_.subsets
+    return f"all {seen}" if subsets is None else f"{subsets.shape[1]} of {seen}"
 
 
 def of_rows(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:

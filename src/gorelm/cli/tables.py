@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar, Unpack
 
 import click
 
@@ -20,13 +20,26 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class How(TypedDict):
+    """How to fit, as both commands take it."""
+
+    seed: int
+    jobs: int | None
+    effort: str
+    nodes: int | None
+
+
 def _options(command: Callable[P, R]) -> Callable[P, R]:
     """Add what both commands take: the table, and how to fit it."""
     for add in (
         click.option("--nodes", type=click.IntRange(1),
-                     help="Hidden nodes of every network.  [1000; above 2000 rows, 3000 at most]"),
-        click.option("--jobs", type=click.IntRange(1), default=1, show_default=True,
-                     help="Processes; more pay from some thousand rows on."),
+                     help="Hidden nodes of every network.  [by effort: 300, 1000 or 2000, and more "
+                     "above 2000 rows]"),
+        click.option("--effort", type=click.Choice(["fast", "default", "high"]), default="default",
+                     help="How much is tried: rows, nodes and draws of layers.  [default]"),
+        click.option("--jobs", type=click.IntRange(1),
+                     help="Threads; the result is the same for any number.  [as many as BLAS uses]"
+                     ),
         click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True,
                      help="Of folds and networks."),
         click.option("--features", help="Names of the inputs.  [all other columns]"),
@@ -56,13 +69,13 @@ def fit(
     features: str | None,
     model_path: Path | None,
     report_path: Path | None,
-    **how: int,
+    **how: Unpack[How],
 ) -> None:
     """Fit a robust model to a table.
 
     Tells how good it is, and which rows are wrong. DATA is a CSV, TSV, Parquet or ARFF file;
-    categories, missing values and wrong rows are welcome. Layers and penalties are chosen by
-    cross-validation.
+    categories, missing values and wrong rows are welcome. Layers and penalties are chosen by their
+    errors on rows that they were not fitted to.
     """
     from gorelm.cli import reading, summary
     from gorelm.cli.findings import findings
@@ -88,7 +101,7 @@ def fit(
             row_names=_row_names(table),
             title=f"gorelm fit {data.name}",
         )
-    say(*_next(data, targets, features, model_path, report_path))
+    say(*_next(data, targets, features, model_path, report_path, how))
 
 
 def _row_names(table: Table) -> list[str] | None:
@@ -97,32 +110,41 @@ def _row_names(table: Table) -> list[str] | None:
     return None if table.lines is None else [f"line {n}" for n in table.lines]
 
 
-def _fitted(table: Table, seed: int, jobs: int, nodes: int | None) -> TableRegressor:
+def _fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
     import warnings
 
     from gorelm.estimators import RobustELMRegressor, TableRegressor
 
     robust = RobustELMRegressor(
-        n_hidden=nodes or "auto",
-        n_jobs=jobs,
+        effort=how["effort"],
+        n_hidden=how["nodes"] or "auto",
+        n_jobs=how["jobs"],
         missing_targets="ignore",
         progress=sys.stderr.isatty(),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # its notes say the same
-        model = TableRegressor(robust, random_state=seed).fit(table.X, table.y)
+        model = TableRegressor(robust, random_state=how["seed"]).fit(table.X, table.y)
     robust = model.regressor_
     robust.set_params(n_jobs=None, progress=False)  # of this fit, not of the model
     return model
 
 
 def _next(
-    data: Path, targets: str, features: str | None, model: Path | None, report: Path | None
+    data: Path,
+    targets: str,
+    features: str | None,
+    model: Path | None,
+    report: Path | None,
+    how: How,
 ) -> list[str]:
     """Say what was written, and which commands go on from here."""
     written = [f"{path} ({_size(path)})" for path in (model, report) if path is not None]
     lines = [f"Written: {', '.join(written)}."] if written else []
     chosen = f" --features {shlex.quote(features)}" if features else ""
+    chosen += f" --effort {how['effort']}" if how["effort"] != "default" else ""
+    chosen += f" --nodes {how['nodes']}" if how["nodes"] else ""
+    chosen += f" --seed {how['seed']}" if how["seed"] else ""
     arguments = f"{shlex.quote(str(data))} --targets {shlex.quote(targets)}{chosen}"
     if model is None:
         lines += ["The model is not saved: add --model FILE to keep it.", "", "Next:"]
@@ -150,7 +172,9 @@ def _size(path: Path) -> str:
 @_options
 @click.option("--out", type=PATH, help="CSV or Parquet file for all rows, worst first.  [none]")
 @told_in_one_line
-def outliers(data: Path, targets: str, features: str | None, out: Path | None, **how: int) -> None:
+def outliers(
+    data: Path, targets: str, features: str | None, out: Path | None, **how: Unpack[How]
+) -> None:
     """Find the wrong rows of a table.
 
     Every row is judged by models that did not see it. `--out` gets all rows, the most suspicious

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle, pairwise
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from gorelm.diagnostics.drawing import INK, SERIES, Style, fills, legend_above, log_axis, panels
-from gorelm.diagnostics.fitted import attribute, innermost, require
+from gorelm.diagnostics.fitted import Network, attribute, innermost, layer_in_words, require
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 History: TypeAlias = Sequence[Mapping[str, float]]
-
-
-class _Member(Protocol):
-    """One network of an ensemble."""
-
-    n_hidden: int
-    activation: str
-    direct_link: bool
 
 
 class ConvergenceDisplay:
@@ -76,7 +68,9 @@ class ConvergenceDisplay:
         Parameters
         ----------
         estimator : fitted estimator
-            One whose weights came out of an iteration, or an ensemble of such.
+            One whose weights came out of an iteration, or an ensemble of such. (The members of
+            :class:`~gorelm.RobustELMRegressor` have a closed form, except in files of earlier
+            versions.)
         ax : matplotlib axes or array of three axes, optional
             Where to plot; by default a new figure.
 
@@ -191,12 +185,8 @@ class ConvergenceDisplay:
                 legend_above(axes, handles=entries)
 
 
-def _named_members(members: Sequence[_Member]) -> dict[str, object]:
-    names = (
-        "linear" if m.n_hidden == 0 else f"{m.activation}{' + linear' if m.direct_link else ''}"
-        for m in members
-    )
-    return {f"{k} {name}": m for k, (name, m) in enumerate(zip(names, members, strict=True), 1)}
+def _named_members(members: Sequence[Network]) -> dict[str, object]:
+    return {f"{k} {layer_in_words(member)}": member for k, member in enumerate(members, 1)}
 
 
 def _runs(history: History) -> list[History]:

@@ -11,6 +11,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
+from gorelm._features.layer import HiddenLayer
 from gorelm._typing import Array, Mask
 
 # Where meta-estimators keep the fitted estimator that does their work.
@@ -22,6 +23,24 @@ class Predictor(Protocol):
 
     def predict(self, X: object) -> Array:
         """Return predictions of shape (n_samples,) or (n_samples, n_targets)."""
+
+
+class Network(Protocol):
+    """A fitted network of an ensemble, as far as its name needs it."""
+
+    n_hidden: int
+    activation: str
+    direct_link: bool
+    hidden_: HiddenLayer
+
+
+def layer_in_words(network: Network) -> str:
+    """Return what the hidden layer of a network is, such as ``cosine of 2 inputs + linear``."""
+    if network.n_hidden == 0:
+        return "linear"
+    subsets = network.hidden_.subsets
+    seen = "" if subsets is None else f" of {subsets.shape[1]} input{'s' * (subsets.shape[1] > 1)}"
+    return f"{network.activation}{seen}{' + linear' if network.direct_link else ''}"
 
 
 def within(estimator: object) -> Iterator[object]:
@@ -70,7 +89,7 @@ def row_scores(estimator: object) -> RowScores:
     of_folds = attribute(estimator, "cv_outlier_scores_") is not None
     prefix = "cv_" if of_folds else ""
     remedy = "only the regressors of gorelm, and what wraps them, judge rows"
-    # RobustELMRegressor, the only one with `contaminated_`, scores rows out of fold.
+    # RobustELMRegressor, the only one with `contaminated_`, scores rows by fits without them.
     unseen = of_folds or attribute(estimator, "contaminated_") is not None
     return RowScores(
         np.asarray(require(estimator, f"{prefix}outlier_scores_", remedy), dtype=float),

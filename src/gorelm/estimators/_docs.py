@@ -60,7 +60,7 @@ validation : float, int, splitter or iterable of splits, default=None
 prune_on_grow : bool, default=False
     Drop the nodes that the penalty has emptied before others are added.
 guided : bool, default=False
-    Let nine of ten new nodes see inputs that nodes of the model so far see together, chosen in
+    Let three of four new nodes see inputs that nodes of the model so far see together, chosen in
     proportion to the variance that those explain (in units of the scaled targets, summed over
     them). Needs `n_inputs`.
 warm_start : bool, default=False

@@ -52,6 +52,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     estimator : estimator, default=None
         What is fitted to the encoded table. None: :class:`RobustELMRegressor`, which uses the
         targets that are known where others are missing (``missing_targets="ignore"``).
+    effort : {"fast", "default", "high"}, default="default"
+        How much that :class:`RobustELMRegressor` tries. An `estimator` of your own has its own
+        parameters: with one, this must be "default".
     max_categories : int, default=20
         Most inputs that a column of words may become: of more words the most frequent are told
         apart, and the others count as one.
@@ -70,7 +73,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Names of the targets; y0, y1, ... where y had none.
     notes_ : list of str
         What was filled in, encoded, ignored or taken for missing, a sentence each.
-    outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_
+    outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, timings_
         Those of `regressor_`, where it has them.
     n_features_in_ : int
         Number of columns.
@@ -104,11 +107,13 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
     _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
+        "effort": RobustELMRegressor._parameter_constraints["effort"],
         "max_categories": [Interval(Integral, 2, None, closed="left")],
         "random_state": ["random_state"],
     }
 
     estimator: BaseEstimator | None = field(default=None, kw_only=False)
+    effort: str = "default"
     max_categories: int = 20
     random_state: RandomState = None
 
@@ -153,7 +158,14 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
     def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:
-            return RobustELMRegressor(missing_targets="ignore", random_state=self.random_state)
+            return RobustELMRegressor(
+                effort=self.effort, missing_targets="ignore", random_state=self.random_state
+            )
+        if self.effort != "default":
+            raise ValueError(
+                f"effort={self.effort!r} is for the RobustELMRegressor that is fitted without an "
+                "estimator; set it in the estimator instead"
+            )
         regressor = clone(self.estimator)
         if regressor.get_params().get("random_state", self) is None:
             regressor.set_params(random_state=self.random_state)
@@ -386,6 +398,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     outlier_mask_ = property(attrgetter("regressor_.outlier_mask_"))
     out_of_fold_ = property(attrgetter("regressor_.out_of_fold_"))
     contaminated_ = property(attrgetter("regressor_.contaminated_"))
+    timings_ = property(attrgetter("regressor_.timings_"))
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

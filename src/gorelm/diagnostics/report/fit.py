@@ -27,6 +27,7 @@ from gorelm.diagnostics.fitted import (
     as_table,
     attribute,
     innermost,
+    layer_in_words,
     names_of_targets,
     out_of_fold,
     row_scores,
@@ -128,6 +129,7 @@ def write_fit_report(
         settings=settings(fit),
         rows=suspicious_table(fit),
         errors=error_table(fit),
+        layers=layer_table(fit),
         versions=version_table(),
         outliers=_outliers(fit),
         predictions=_predictions(fit),
@@ -250,13 +252,15 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
             f"rows not flagged, predicted by {by}; below 1 is better than the mean",
         ),
     ]
-    parts = attribute(fit.model, "members_")
-    if not parts:
-        parts = [innermost(fit.model)]
+    members = attribute(fit.model, "members_")
+    parts = members or [innermost(fit.model)]
     if all(hasattr(part, "dual_gap_") for part in parts):
         facts.append(("distance from the optimum", *_certificate(parts)))
-    if all(hasattr(part, "n_active_") for part in parts):
-        facts.append(("hidden nodes kept", *_nodes(parts)))
+    if members:
+        nodes = sum(member.n_hidden for member in members)
+        facts.append(("networks averaged", f"{len(members)}", f"{nodes:,} hidden nodes in all"))
+    elif hasattr(parts[0], "n_active_"):
+        facts.append(("hidden nodes kept", *_nodes(parts[0])))
     return facts
 
 
@@ -273,12 +277,9 @@ def _certificate(parts: Sequence[_Network]) -> tuple[str, str]:
     return f"≤ {number(gap)}", f"proven, relative{several}; {iterations} iterations, {state}"
 
 
-def _nodes(parts: Sequence[_Network]) -> tuple[str, str]:
-    kept = [int(part.n_active_) for part in parts]
-    links = "; linked inputs included" if any(part.direct_link for part in parts) else ""
-    if len(parts) > 1:
-        return f"{sum(kept):,}", f"in {len(kept)} networks: {', '.join(map(str, kept))}{links}"
-    return f"{kept[0]:,}", f"of {len(parts[0].coef_):,} have a weight{links}"
+def _nodes(part: _Network) -> tuple[str, str]:
+    links = "; linked inputs included" if part.direct_link else ""
+    return f"{int(part.n_active_):,}", f"of {len(part.coef_):,} have a weight{links}"
 
 
 def settings(fit: Fit) -> list[tuple[str, str]]:
@@ -302,13 +303,17 @@ def settings(fit: Fit) -> list[tuple[str, str]]:
         flagged = int(fit.rows.flagged.sum())
         two = f"in two groups: {flagged:,} rows were set aside"
         one = "in one group: no row was set aside"
-        facts.append(("Errors fell", two if attribute(fit.model, "contaminated_") else one))
+        facts.append(("Errors", two if attribute(fit.model, "contaminated_") else one))
     if attribute(fit.model, "stopped_by_") is not None:
         facts.append(("Growth stopped by", str(attribute(fit.model, "stopped_by_"))))
     threshold = fit.rows.threshold
     models = "models that did not see the row" if fit.rows.unseen else "the model fitted to them"
     flagging = f"score above {number(threshold)}" if np.isfinite(threshold) else "none stands out"
     facts.append(("Rows flagged if", f"{flagging}; rows are judged by {models}"))
+    seconds = attribute(fit.model, "timings_")
+    if seconds:
+        steps = ", ".join(f"{step} {number(value)}" for step, value in seconds.items())
+        facts.append(("Seconds of the fit", f"{number(sum(seconds.values()))} ({steps})"))
     return facts
 
 
@@ -334,9 +339,8 @@ def _chosen(model: Predictor) -> list[str]:
                 tried = {_short(value) for value in column}
                 facts += [f"{name} = {_short(column[search.best_index_])}"] * (len(tried) > 1)
     for member in attribute(model, "members_") or []:
-        layer = "linear" if member.n_hidden == 0 else f"{member.n_hidden} {member.activation}"
-        link = " + linear" if member.direct_link and member.n_hidden else ""
-        facts.append(layer + link)
+        nodes = f"{member.n_hidden} " if member.n_hidden else ""
+        facts.append(nodes + layer_in_words(member))
     return facts
 
 
@@ -379,6 +383,35 @@ def error_table(fit: Fit) -> Table:
         rows,
         footer,
     )
+
+
+def layer_table(fit: Fit) -> Table | None:
+    """Return the layers that an ensemble was chosen from, or None."""
+    found = attribute(fit.model, "cv_results_")
+    if not attribute(fit.model, "members_") or "n_inputs" not in found:  # of earlier versions
+        return None
+    n_inputs, n_targets = found["n_inputs"], fit.observed.shape[1]
+    rows = []
+    for k, activation in enumerate(found["activation"]):
+        linear = activation == "linear"
+        seen = Cell(int(n_inputs[k])) if n_inputs[k] < n_inputs.max() else Cell("all")
+        rows.append([
+            Cell(str(activation)),
+            Cell("all") if linear else seen,
+            Cell(None if linear else float(found["spread"][k]), spec="3"),
+            Cell("yes" if found["direct_link"][k] else "no"),
+            Cell("yes" if found["guided"][k] else "no"),
+            Cell(float(found["penalty"][k]), spec="3"),
+            Cell(float(np.sqrt(-found["mean_test_score"][k] / n_targets))),
+        ])  # fmt: skip
+    caption = (
+        f"{len(rows)} layers were compared in the search, each at its best penalty (in units of "
+        "the squared norm of the hidden outputs), by their errors on rows that they were not "
+        "fitted to: root mean square, in standard deviations of the targets. Guided: the nodes "
+        "were drawn where those of earlier draws explained most."
+    )
+    header = ["layer", "inputs of a node", "spread", "linear part", "guided", "penalty", "error"]
+    return Table("layers", caption, header, rows)
 
 
 def suspicious_table(fit: Fit) -> Table:

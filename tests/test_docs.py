@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from gorelm.estimators._layers import PATH
+from gorelm.estimators.robust import EFFORTS, MUCH_WORSE, SEARCH_LAYERS
 from gorelm.experiments.protocol import load_config
 
 ROOT = Path(__file__).parents[1]
@@ -139,6 +141,24 @@ def run_commands(code):
 
             result = testing.CliRunner().invoke(main, arguments)
             assert result.exit_code == 0, f"{arguments}: {result.output}"
+
+
+def test_the_methods_have_the_numbers_of_the_code():
+    text = " ".join((DOCS / "methods.rst").read_text("utf-8").split())
+    assert f"A linear model and {len(SEARCH_LAYERS) - 1} hidden layers are compared" in text
+    assert f"at {len(PATH)} ridge penalties" in text
+    assert f"more than {MUCH_WORSE} times the squared error of the best" in text
+    for row, of in {
+        "rows in the search, at most": lambda e: e.search_rows,
+        "nodes of a layer in the search": lambda e: e.few_nodes,
+        "draws of layers whose nodes see few inputs": lambda e: e.rounds,
+        "compared again, on so many rows": lambda e: f"{e.n_middle}, {e.middle_rows}",
+        "members, at most": lambda e: e.n_members,
+        "nodes of a member": lambda e: e.nodes,
+        "nodes of a member, at most": lambda e: e.most_nodes,
+    }.items():
+        cells = " - ".join(str(of(EFFORTS[name])) for name in ("fast", "default", "high"))
+        assert f"{row} - {cells}" in text
 
 
 def test_commands_exist():

@@ -34,7 +34,7 @@ def _options(command: Callable[P, R]) -> Callable[P, R]:
     for add in (
         click.option("--nodes", type=click.IntRange(1),
                      help="Hidden nodes of every network.  [by effort: 300, 1000 or 2000, and more "
-                     "above 2000 rows]"),
+                     "for large tables]"),
         click.option("--effort", type=click.Choice(["fast", "default", "high"]), default="default",
                      help="How much is tried: rows, nodes and draws of layers.  [default]"),
         click.option("--jobs", type=click.IntRange(1),

@@ -464,10 +464,12 @@ def test_search_rows_at_the_number_of_rows_changes_nothing():
 
 def test_more_rows_have_more_nodes():
     effort = robust.EFFORTS["default"]
-    nodes = [effort.nodes_for(n) for n in (10, 2000, 5000, 20_000, 200_000, 10**7)]
+    nodes = [effort.nodes_for(n, 10, 4) for n in (10, 2000, 5000, 20_000, 200_000, 10**7)]
     assert nodes[:2] == [1000, 1000]
     assert nodes == sorted(nodes)
     assert nodes[-1] == effort.most_nodes
+    assert effort.nodes_for(1000, 100, 16) == 1000  # all rows are searched
+    assert effort.nodes_for(2000, 40, 4) == 2000
 
 
 @pytest.mark.parametrize("effort", ["fast", pytest.param("high", marks=slow)])

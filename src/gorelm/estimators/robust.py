@@ -901,7 +901,8 @@ def _within_reach(scaling: Scaling, X: Array) -> Array:
 
 
 def _results(trials: Sequence[Trial]) -> dict[str, Array]:
-    """Return settings and scores as columns."""
+    """Return settings and scores as columns, best first."""
+    trials = sorted(trials, key=lambda trial: trial.score)
     return {
         "activation": np.array([one.layer.activation for one in trials]),
         "spread": np.array([one.layer.spread for one in trials]),

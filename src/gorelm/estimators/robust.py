@@ -36,7 +36,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._features.guide import SubsetGuide
-from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, weighted_quantiles
 from gorelm._solver.ridge import RidgePath, ridge_coef
 from gorelm._solver.threads import n_threads, one_blas_thread, ordered_map
@@ -569,20 +568,17 @@ def _members(
 
 def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
     """Compare a drawn layer once more, on other rows."""
-    if task.many:
-        return _folded(task, part, trial.layer, trial.hidden, trial.guide, trial.lam).trial()
-    return compare(part, trial.layer, trial.hidden, trial.guide)
-
-
-def _folded(
-    task: RobustTask,
-    part: Part,
-    layer: Layer,
-    hidden: HiddenLayer,
-    guide: SubsetGuide | None,
-    start: int,
-) -> FoldedFit:
-    return FoldedFit(part, layer, hidden, guide, start, seed=task.seed, n_threads=task.n_threads)
+    if not task.many:
+        return compare(part, trial.layer, trial.hidden, trial.guide)
+    return FoldedFit(
+        part,
+        trial.layer,
+        trial.hidden,
+        trial.guide,
+        trial.lam,
+        seed=task.seed,
+        n_threads=task.n_threads,
+    ).trial()
 
 
 def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
@@ -606,27 +602,26 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
     guides = pooled_guides(found.part, found.trials)
     effort, guided = task.effort, {t.layer for t in found.trials if t.guide is not None}
 
-    def fit(rows: Part, layer: Layer, nodes: int, start: int) -> FoldedFit:
+    def fit(rows: Part, layer: Layer, nodes: int, start: int, n_threads: int) -> FoldedFit:
         guide = guides[layer.n_inputs] if layer in guided else None
         hidden = layer.draw(nodes, task.seed, rows.X, guide, rows.w)
-        return _folded(task, rows, layer, hidden, guide, start)
+        return FoldedFit(rows, layer, hidden, guide, start, seed=task.seed, n_threads=n_threads)
 
     wider = min(effort.columns_factor(part.X.shape[1], part.T.shape[1]), 2.0)
     nodes = task.n_hidden or int(effort.middle_nodes * wider)
     more = (some.kept.sum() * nodes) / (found.part.kept.sum() * task.few_nodes)
-    middle = [
-        fit(some, trial.layer, nodes, lam_for_more(trial.lam, more))
-        for trial in track(
-            found.trials[: effort.n_middle], effort.n_middle, "comparing", show=task.progress
-        )
-    ]
+    middle = task.each(
+        lambda trial: fit(some, trial.layer, nodes, lam_for_more(trial.lam, more), 1),
+        found.trials[: effort.n_middle],
+        "comparing",
+    )
     guides |= pooled_guides(some, [one.on_judging_fold() for one in middle])
     best = [(o.layer, o.lam) for o in complementary(middle, max(effort.n_members - 1, 1))]
     del middle  # and the sums that it holds
     most_nodes = task.nodes_for(int(part.kept.sum()))
     more = (part.kept.sum() * most_nodes) / (some.kept.sum() * nodes)
     return [
-        fit(part, layer, most_nodes, lam_for_more(lam, more)).trial()
+        fit(part, layer, most_nodes, lam_for_more(lam, more), task.n_threads).trial()
         for layer, lam in track(best, len(best), "fitting", show=task.progress)
     ]
 

@@ -71,6 +71,9 @@ Result = TypeVar("Result")
 # Share of the variance of the rows' mean log errors that two groups must explain to be two; a
 # normal distribution cut in two has 0.64.
 TWO_GROUPS = 0.75
+# Few rows often form two groups by chance: the models of the search must explain, of n rows,
+# TWO_GROUPS + BY_CHANCE / n.
+BY_CHANCE = 2.4
 INNER_FENCE, OUTER_FENCE = 1.5, 3.0  # Tukey's: where a pull is bounded; which rows are flagged
 FAR_FENCE = 10.0  # beyond it the targets of even a single row are moved, to the outer fence
 # In spreads of the targets. For the first split into two groups, larger errors count as this; in a
@@ -185,6 +188,17 @@ class RobustTask:
         if self.folds is None:
             return np.ones(len(self.T), dtype=bool)
         return np.isin(np.arange(len(self.T)), np.concatenate([f.test for f in self.folds]))
+
+    @cached_property
+    def two_groups(self) -> float:
+        """The share of variance that two groups of rows must explain to be two in the end.
+
+        Of equal rows only one counts, so that a weight of 2 is the row twice.
+        """
+        n = int(self.usable.sum())
+        if n <= self.effort.search_rows:
+            n = len(np.unique(np.column_stack([self.X, self.T])[self.usable], axis=0))
+        return TWO_GROUPS + BY_CHANCE / n
 
     @property
     def few_nodes(self) -> int:
@@ -521,7 +535,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         threshold=float(np.expm1(threshold)),
         flagged=flagged,
         kept=task.usable & ~flagged if screened.contaminated else screened.kept,
-        two_groups=explained >= TWO_GROUPS,
+        two_groups=explained >= task.two_groups,
         lower_group=task.usable & ~(tested & (sizes > between)),
     )
 

@@ -1,10 +1,10 @@
 """How the defaults of `RobustELMRegressor` were chosen: by tables outside of those it is tested on.
 
-    python benchmarks/defaults.py [--only layers,constants,nodes] [--jobs 2] [--cache out/defaults]
+    python benchmarks/defaults.py [--only layers,constants,few,nodes] [--jobs 2] [--cache DIR]
 
 `outside.py` has the tables. Split s of a table: a permutation seeded by s, two thirds of the rows
 to train; the error is the aRRMSE on the rest, and choices are compared by the geometric mean of
-their errors over tables, ratios of outliers and splits. Three parts:
+their errors over tables, ratios of outliers and splits. Four parts:
 
 layers     clean rows, splits 0 and 1. Every layer of a grid gets 500 nodes and a leave-one-out
            score; nodes that see few inputs are drawn again twice, guided by what the layer's own
@@ -14,7 +14,8 @@ layers     clean rows, splits 0 and 1. Every layer of a grid gets 500 nodes and 
            by 0.1 %. Beside the list so found: the list in use, with the same draws; both on
            splits 2 and 3, by which neither was chosen, also in whole fits; members and limits.
 constants  whole fits, ratios 0, 0.2 and 0.4, split 0: other values of one constant at a time.
-nodes      whole fits of the two large tables, clean rows, split 0: other `Effort.nodes`.
+few        35 rows of a table, the others to test, ratios 0 and 0.2, "fast": other `BY_CHANCE`.
+nodes      whole fits of the large tables, clean rows, split 0: other `Effort.nodes`.
 
 Results stay in the cache folder for the next run; delete it after a change of the estimator's code.
 """
@@ -78,6 +79,7 @@ CONSTANTS = {
     "FARTHEST_INPUT": (3.0, 5.0, 30.0),
     "MUCH_WORSE": (1.1, 1.5),
 }
+BY_CHANCE = (0.0, 2.4)
 RATIOS, MEMBER_NODES = (0.0, 0.2, 0.4), (500, 1000, 2000)
 IN_USE = (robust.EFFORTS["default"].n_members, robust.MUCH_WORSE)
 
@@ -203,6 +205,32 @@ def choose_constants(run: Any) -> None:
             print(f"  {name} = {value}: {errors}{' in use' * (value == in_use)}", flush=True)
 
 
+def fitted_to_few(X: Array, T: Array, ratio: float, s: int, by_chance: float) -> Array:
+    """Return the log error of a fit to 35 rows, and whether it called them contaminated."""
+    rng = check_random_state(s)
+    train, test = np.split(rng.permutation(len(X)), [35])
+    T_train, _ = contaminate(T[train], ratio, kind="rows", random_state=rng)
+    before = robust.BY_CHANCE
+    try:
+        robust.BY_CHANCE = by_chance
+        model = RobustELMRegressor(effort="fast", random_state=s).fit(X[train], T_train)
+    finally:
+        robust.BY_CHANCE = before
+    predicted = model.predict(X[test]).reshape(T[test].shape)
+    return np.array([np.log(arrmse(T[test], predicted)), model.contaminated_])
+
+
+def choose_by_chance(run: Any) -> None:
+    for ratio, value in product((0.0, 0.2), BY_CHANCE):
+        cases = product(tables().values(), CHOSEN_BY)
+        found = np.array(run(fitted_to_few, [(*data, ratio, s, value) for data, s in cases]))
+        error, share = np.exp(found[:, 0].mean()), found[:, 1].mean()
+        in_use = " in use" * (value == robust.BY_CHANCE)
+        print(
+            f"  {ratio:.0%} wrong, BY_CHANCE {value}: {error:.4f}, contaminated {share:.0%}{in_use}"
+        )
+
+
 def choose_nodes(run: Any) -> None:
     names, data = zip(*large().items(), strict=True)
     for nodes in MEMBER_NODES:
@@ -212,7 +240,12 @@ def choose_nodes(run: Any) -> None:
         print(f"  {nodes} nodes: {'; '.join(each)}{' in use' * (efforts == robust.EFFORTS)}")
 
 
-PARTS = {"layers": choose_layers, "constants": choose_constants, "nodes": choose_nodes}
+PARTS = {
+    "layers": choose_layers,
+    "constants": choose_constants,
+    "few": choose_by_chance,
+    "nodes": choose_nodes,
+}
 
 
 def main() -> None:

@@ -508,7 +508,13 @@ def make_task(X, T):
 
 @pytest.mark.parametrize(
     ("contaminated", "two_groups", "changed", "searches"),
-    [(True, True, 3, 2), (True, True, 2, 1), (False, False, 0, 1), (True, False, 3, 2)],
+    [
+        (True, True, 3, 2),
+        (True, True, 2, 1),
+        (False, False, 0, 1),
+        (False, True, 3, 1),
+        (True, False, 3, 2),
+    ],
 )
 def test_the_search_is_repeated_if_many_rows_change_sides(
     monkeypatch, contaminated, two_groups, changed, searches
@@ -522,7 +528,7 @@ def test_the_search_is_repeated_if_many_rows_change_sides(
 
     def judge(task, screened, scaling, trials, rows):
         seen.append(screened)
-        return robust.Judged(data.T, every, 1.0, ~after, after, two_groups, after)
+        return robust.Judged(data.T, every, 1.0, ~after, after, two_groups)
 
     monkeypatch.setattr(robust, "_judge_by", judge)
     screened = robust.Screened(contaminated, every, np.ones(3, bool), data.T, data.T)

@@ -428,7 +428,6 @@ class Judged:
     flagged: Mask
     kept: Mask  # rows that stay
     two_groups: bool  # whether the errors form two clear groups
-    lower_group: Mask  # usable rows that do not belong to the group of larger errors
 
 
 @dataclass(frozen=True)
@@ -447,13 +446,10 @@ def search(task: RobustTask, screened: Screened) -> Found:
     part, scaling = task.part(screened.T, screened.expected, screened.kept, rows)
     trials = compare_layers(task, part)
     judged = _judge_by(task, screened, scaling, trials, rows)
-    if judged.two_groups != screened.contaminated:
-        # Better models see one group where the screen saw two, or two where it saw one.
-        kept = judged.lower_group if judged.two_groups else task.usable
-        screened = replace(screened, contaminated=judged.two_groups, kept=kept)
-        part, scaling = task.part(screened.T, screened.expected, kept, rows)
-        trials = compare_layers(task, part)
-        judged = _judge_by(task, screened, scaling, trials, rows)
+    if screened.contaminated and not judged.two_groups:
+        # Better models explain the rows that the screen set aside. (Never the other way round: the
+        # errors of good models have long tails, and rows set aside for them seem wrong ever after.)
+        return search(task, replace(screened, contaminated=False, kept=task.usable))
     if screened.contaminated and (judged.kept != screened.kept).mean() > FEW_CHANGES:
         part, scaling = task.part(screened.T, _filling(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
@@ -524,8 +520,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         errors = np.clip((expected - T) / spread, -FARTHEST_TARGET, FARTHEST_TARGET)
     sizes = log_sizes(errors[:, judging])
     by = tested & task.usable
-    between, explained = _split(sizes[by], w[by])
-    threshold = between
+    threshold, explained = _split(sizes[by], w[by])
     if not screened.contaminated:
         threshold = outlier_threshold(sizes[by], w[by], whisker=OUTER_FENCE)
     flagged = tested & (sizes > threshold)
@@ -536,7 +531,6 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         flagged=flagged,
         kept=task.usable & ~flagged if screened.contaminated else screened.kept,
         two_groups=explained >= task.two_groups,
-        lower_group=task.usable & ~(tested & (sizes > between)),
     )
 
 

@@ -531,6 +531,7 @@ def test_the_search_is_repeated_if_many_rows_change_sides(
         return robust.Judged(data.T, every, 1.0, ~after, after, two_groups)
 
     monkeypatch.setattr(robust, "_judge_by", judge)
+    monkeypatch.setattr(robust, "_confirmed", lambda task, screened: True)
     screened = robust.Screened(contaminated, every, np.ones(3, bool), data.T, data.T)
     found = robust.search(make_task(data.X, data.T), screened)
     assert len(seen) == searches

@@ -9,7 +9,8 @@ Four steps, in each of which a row is judged by models that were not fitted to i
 2. *Search* (`search`). Ridge paths of many hidden layers with few nodes, on the rows that stay (of
    many rows, on a sample), compared by leave-one-out. Layers whose nodes see few inputs are drawn
    again where their nodes explained most, as long as the score improves. The best few layers become
-   the members of an ensemble; their predictions judge all rows again.
+   the members of an ensemble; their predictions judge all rows again. If they, or better layers
+   than the screen's fitted to all rows, see one group, no row is set aside.
 3. *Refine* (`refine`). The members get all their nodes and all rows, and judge all rows once more.
 4. *Fit* (`fit_members`). The members are fitted to the rows that stay. If rows were set aside, the
    targets of the others are first brought within a fence around their predictions, so that an

@@ -4,6 +4,7 @@ import inspect
 import pickle
 import re
 import sys
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -537,6 +538,17 @@ def test_the_search_is_repeated_if_many_rows_change_sides(
     assert len(seen) == searches
     assert found.screened.contaminated is (contaminated and two_groups)
     np.testing.assert_array_equal(found.part.kept, after if searches == 2 and two_groups else every)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3])
+def test_contamination_is_confirmed_by_fits_to_all_rows(ratio):
+    """Whatever the screen has set aside: here rows of one region of the inputs."""
+    data = make_data(200, ratio)
+    every = np.ones(200, dtype=bool)
+    region = data.X[:, 0] > np.quantile(data.X[:, 0], 0.8)
+    screened = robust.Screened(True, ~region, np.ones(3, bool), data.T, data.T)
+    task = replace(make_task(data.X, data.T), usable=every, n_hidden=60)
+    assert robust._confirmed(task, screened) is (ratio > 0)
 
 
 def test_one_gross_cell_is_named_by_its_own_error():

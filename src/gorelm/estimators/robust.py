@@ -490,7 +490,7 @@ def _confirmed(task: RobustTask, screened: Screened) -> bool:
         return _split(sizes[tested], w[tested])[1]
 
     trials = sorted(task.each(drawn, SEARCH_LAYERS, "confirming"), key=lambda trial: trial.score)
-    return min(task.each(explained, trials[:3], "confirming")) >= TWO_GROUPS
+    return bool(min(task.each(explained, trials[:3], "confirming")) >= TWO_GROUPS)
 
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:

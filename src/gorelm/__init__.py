@@ -54,7 +54,17 @@ del install
 
 # Not for `import *`, which should not shadow other libraries' functions of these names.
 _FUNCTIONS = ("load", "save")
-_MODULES = ("datasets", "diagnostics", "extend", "io", "metrics", "onnx", "path", "stream")
+_MODULES = (
+    "datasets",
+    "diagnostics",
+    "extend",
+    "findings",
+    "io",
+    "metrics",
+    "onnx",
+    "path",
+    "stream",
+)
 
 
 def __getattr__(name: str) -> Any:

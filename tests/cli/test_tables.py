@@ -197,10 +197,13 @@ def test_outliers_are_found_on_their_lines(dirty, tmp_path, name, monkeypatch):
     out = tmp_path / name
     result = call("outliers", dirty.path, "--targets", "price,weight", "--out", out)
     rows = read_table(out)
+    of_row = ("row", "line", "score", "quality", "flagged", "kind", "off", "twin")
+    of_target = ("expected", "off_by", "spreads", "score", "flagged")
     assert list(rows) == [
-        "gorelm.line", "gorelm.row", "gorelm.score", "gorelm.flagged", "gorelm.off",
-        *("price", "gorelm.expected.price", "gorelm.off_by.price", "gorelm.spreads.price"),
-        *("weight", "gorelm.expected.weight", "gorelm.off_by.weight", "gorelm.spreads.weight"),
+        "id", "size", "colour", "code", "same",
+        *(f"gorelm.{name}" for name in of_row),
+        *("price", *(f"gorelm.{name}.price" for name in of_target)),
+        *("weight", *(f"gorelm.{name}.weight" for name in of_target)),
     ]  # fmt: skip
     rows.columns = [name.removeprefix("gorelm.") for name in rows]
     assert len(rows) == 80
@@ -216,6 +219,7 @@ def test_outliers_are_found_on_their_lines(dirty, tmp_path, name, monkeypatch):
     known = dirty.frame["price"].to_numpy()
     low, high = np.quantile(known, [0.25, 0.75], method="inverted_cdf")
     spread = (high - low) / 1.3489795
+    np.testing.assert_allclose(saved.target_spreads_[0], spread, rtol=1e-6)
     assert worst["spreads.price"] == pytest.approx(worst["off_by.price"] / spread, rel=1e-6)
     scores = np.log1p(rows[["spreads.price", "spreads.weight"]].abs()).mean(axis=1)
     np.testing.assert_allclose(np.expm1(scores), rows["score"], rtol=1e-6)

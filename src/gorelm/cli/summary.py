@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gorelm.cli.app import printable
-from gorelm.cli.findings import Names, expected_by
 from gorelm.cli.reading import Table, about_ids, numbers_of
 from gorelm.estimators._base import BaseELM
 from gorelm.estimators._encoding import shortened
 from gorelm.estimators._layers import spread_of
 from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.estimators.table import TableRegressor
+from gorelm.findings import Names
 
 if TYPE_CHECKING:
     import pandas
@@ -56,7 +56,8 @@ def of_table(model: TableRegressor, table: Table) -> list[str]:
 
 def of_errors(model: TableRegressor, table: Table) -> list[str]:
     """Say how far predictions of rows that a model did not see are off, target by target."""
-    y, expected = numbers_of(table.y, table.path), expected_by(model)
+    y, expected = numbers_of(table.y, table.path), model.out_of_fold_
+    expected = np.asarray(expected).reshape(y.shape)
     kept = np.logical_not(model.outlier_mask_)
     n_flagged = int(model.outlier_mask_.sum())
     lines = wrapped(
@@ -141,7 +142,7 @@ def of_rows(model: TableRegressor, table: Table, found: pandas.DataFrame) -> lis
         f"Rows to check: {n_flagged} of {n_rows}{share} score above "
         f"{model.outlier_threshold_:.3g}{fate}."
     )
-    names, shown = Names(table.columns), found.head(_MOST_ROWS)
+    names, shown = Names([*table.X, *table.y]), found.head(_MOST_ROWS)
     with_lines, with_ids = table.lines is not None, table.ids is not None
     where = ["line"] * with_lines + ["id" if with_ids else "row"]
     rows = [[*where, "score", "flagged", "most off", "value", "expected", "spreads"]]

@@ -13,6 +13,8 @@ import click
 from gorelm.cli.app import PATH, Command, say, told_in_one_line
 
 if TYPE_CHECKING:
+    import pandas
+
     from gorelm.cli.reading import Table
     from gorelm.estimators.table import TableRegressor
 
@@ -78,7 +80,6 @@ def fit(
     errors on rows that they were not fitted to.
     """
     from gorelm.cli import reading, summary
-    from gorelm.cli.findings import findings
 
     outputs = {"--model": (model_path, ()), "--report": (report_path, reading.PAGES)}
     reading.require_places({"table": data}, outputs)
@@ -88,7 +89,7 @@ def fit(
         from gorelm.diagnostics import write_fit_report
     table = reading.read(data, targets, features)
     model = _fitted(table, **how)
-    say(*summary.of_fit(model, table, findings(model, table)))
+    say(*summary.of_fit(model, table, _findings(model, table)))
     if model_path is not None:
         save(model, model_path)
     if report_path is not None:
@@ -128,6 +129,14 @@ def _fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
     robust = model.regressor_
     robust.set_params(n_jobs=None, progress=False)  # of this fit, not of the model
     return model
+
+
+def _findings(model: TableRegressor, table: Table) -> pandas.DataFrame:
+    """Return the table of findings, with the ids of the rows if there are some."""
+    from gorelm.findings import findings
+
+    found = findings(model, table.X, table.y, lines=table.lines)
+    return found if table.ids is not None else found.reset_index(drop=True)
 
 
 def _next(
@@ -183,12 +192,11 @@ def outliers(
     gorelm.off_by.T, and that in robust spreads, gorelm.spreads.T.
     """
     from gorelm.cli import reading, summary
-    from gorelm.cli.findings import findings
 
     reading.require_places({"table": data}, {"--out": (out, reading.WRITTEN)})
     table = reading.read(data, targets, features)
     model = _fitted(table, **how)
-    found = findings(model, table)
+    found = _findings(model, table)
     say(*summary.of_table(model, table), "", *summary.of_rows(model, table, found), "")
     if out is not None:
         reading.write(found, out)

@@ -28,11 +28,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
-from typing import ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
@@ -57,9 +57,12 @@ from gorelm.estimators._layers import (
     sketch_of,
     with_constant,
 )
-from gorelm.estimators._prepare import row_scores, usable_rows, validate_targets
+from gorelm.estimators._prepare import fingerprint, row_scores, usable_rows, validate_targets
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import Fold, folds_of, track
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["RobustELMRegressor"]
 
@@ -545,11 +548,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     """Judge all rows by their errors, in spreads of the targets."""
     T, w = task.T, task.w
     tested = task.tested & ~np.isnan(expected).any(axis=1)
-    spread = Scaling.fit("robust", screened.T[task.usable], w[task.usable]).scale
-    judging = screened.judging if screened.judging.any() else slice(None)
-    with np.errstate(over="ignore"):
-        errors = np.clip((expected - T) / spread, -FARTHEST_TARGET, FARTHEST_TARGET)
-    sizes = log_sizes(errors[:, judging])
+    sizes = _sizes(expected, T, _spread(task, screened), screened.judging)
     by = tested & task.usable
     threshold, explained = _split(sizes[by], w[by])
     if not screened.contaminated:
@@ -563,6 +562,19 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         kept=task.usable & ~flagged if screened.contaminated else screened.kept,
         two_groups=explained >= task.two_groups,
     )
+
+
+def _spread(task: RobustTask, screened: Screened) -> Array:
+    """Return the robust spread of every target."""
+    usable = task.usable
+    return Scaling.fit("robust", screened.T[usable], task.w[usable]).scale
+
+
+def _sizes(expected: Array, T: Array, spread: Array, judging: Mask) -> Array:
+    """Return the mean log size of every row's errors, in spreads of the targets that judge."""
+    with np.errstate(over="ignore"):
+        errors = np.clip((expected - T) / spread, -FARTHEST_TARGET, FARTHEST_TARGET)
+    return log_sizes(errors[:, judging if judging.any() else slice(None)])
 
 
 # -- step 3: all nodes, all rows ------------------------------------------------------------------
@@ -781,6 +793,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         What the networks, fitted without the row (or its fold), predict for each row, in the units
         of y (NaN where `cv` never tests). ``y - out_of_fold_`` tells which of a row's targets are
         off, and by how much.
+    target_spreads_ : ndarray of shape (n_targets,)
+        Robust spread of each target (interquartile range / 1.349), the unit of the scores' errors.
     cv_results_ : dict of arrays
         Settings and score (larger is better) in the search of every layer at its best penalty.
     timings_ : dict of str to float
@@ -850,6 +864,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _fit(self, X: Array, y: object, sample_weight: object, threads: int) -> None:
         T, w = validate_targets(self, X, y, sample_weight)
         usable = usable_rows(T, w)
+        self._fitted_to = fingerprint(X, T)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         given = {"n_members": self.n_members, "search_rows": self.search_rows}
         effort = replace(
@@ -892,6 +907,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
         self.outlier_mask_ = judged.flagged
+        self.target_spreads_ = _spread(task, found.screened)
+        self._judging = found.screened.judging
         self.members_ = members
         self.timings_ = clock.laps
         self._input_scaling, self._target_scaling = input_scaling, refined.scaling
@@ -914,6 +931,73 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         mean = np.mean([member.predict(scaled) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(scaled), -1))
         return np.asarray(y[:, 0] if self._one_target else y)
+
+    def score_rows(self, X: object, y: object) -> Array:
+        r"""Return outlier scores of new rows, on the scale of `outlier_scores_`.
+
+        .. math:: \exp\Bigl(\frac1m \sum_j \log(1 + |\hat y_j - y_j| / s_j)\Bigr) - 1
+
+        over the known targets of the row, with the spreads :math:`s` of the training targets
+        (`target_spreads_`). As for the training rows, a score above `outlier_threshold_` says that
+        the row is wrong. The rows must be new: the model is fitted to the training rows, and would
+        find little wrong with them.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Inputs.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets; NaN where unknown.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+            NaN where no target is known.
+        """
+        check_is_fitted(self)
+        expected = self.predict(X).reshape(-1, len(self.target_spreads_))
+        T = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite=False)
+        T = T.reshape(len(T), -1)
+        if T.shape != expected.shape:
+            raise ValueError(f"y has shape {T.shape}; {expected.shape} was expected")
+        scores = np.expm1(_sizes(expected, T, self.target_spreads_, self._judging))
+        return np.where(np.isnan(T).all(axis=1), np.nan, scores)
+
+    def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
+        """Return all rows, the most suspicious first: what is off, by how much, what was expected.
+
+        See :func:`gorelm.findings.findings`, which says what the columns hold.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Inputs: those of the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets: those of the fit.
+        new : bool, default=False
+            X and y are new rows, to be judged by the model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One line a row, with its index and inputs.
+
+        Raises
+        ------
+        ValueError
+            If X and y are not the table that the model was fitted to and `new` is false.
+        """
+        from gorelm.findings import findings
+
+        check_is_fitted(self)
+        return findings(self, X, y, new=new)
+
+    def _was_fitted_to(self, X: object, y: object) -> bool:
+        inputs: Array = validate_data(self, X, dtype=np.float64, reset=False)
+        T = np.asarray(y, dtype=np.float64)
+        # Files of earlier versions know nothing of it.
+        now = fingerprint(inputs, T.reshape(len(T), -1))
+        return bool(getattr(self, "_fitted_to", now) == now)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import field
 from numbers import Integral
 from operator import attrgetter
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, clone
@@ -32,6 +32,9 @@ from gorelm.estimators._encoding import (
     target_columns,
 )
 from gorelm.estimators.robust import RobustELMRegressor
+
+if TYPE_CHECKING:
+    import pandas
 
 _FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
 _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its weight
@@ -75,6 +78,8 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         What was filled in, encoded, ignored or taken for missing, a sentence each.
     outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, timings_
         Those of `regressor_`, where it has them.
+    target_spreads_ : ndarray of shape (n_targets,)
+        That of `regressor_`, where it has it.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
@@ -340,12 +345,76 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             numbers and are not.
         """
         check_is_fitted(self)
+        cells, notes = self._encodable(X)
+        for note in notes:
+            warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
+        return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
+
+    def _encodable(self, X: object) -> tuple[Cells, list[str]]:
+        """Return the cells of new rows, as the encoder takes them, and what there is to say."""
         columns = columns_of(X)
         validate_data(self, X, skip_check_array=True, reset=False)
         cells, invalid = self._cells(columns)
-        for note in [*_invalid_in_words(invalid), *self._unseen_words(cells)]:
-            warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
-        return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
+        return cells, [*_invalid_in_words(invalid), *self._unseen_words(cells)]
+
+    def score_rows(self, X: object, y: object) -> Array:
+        """Return outlier scores of new rows, on the scale of `outlier_scores_`.
+
+        See :meth:`gorelm.RobustELMRegressor.score_rows`.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Columns as in the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets; missing values and cells that are no numbers are unknown.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+            NaN where no target is known. A score above `outlier_threshold_` says that the row is
+            wrong.
+        """
+        check_is_fitted(self)
+        inputs = self.encoder_.transform(self._encodable(X)[0])
+        return np.asarray(self.regressor_.score_rows(inputs, _target_numbers(y)))
+
+    def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
+        """Return all rows, the most suspicious first: what is off, by how much, what was expected.
+
+        See :func:`gorelm.findings.findings`, which says what the columns hold.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Inputs: those of the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets: those of the fit.
+        new : bool, default=False
+            X and y are new rows, to be judged by the model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One line a row, with its index and inputs.
+
+        Raises
+        ------
+        ValueError
+            If X and y are not the table that the model was fitted to and `new` is false; or if
+            `regressor_` does not judge rows.
+        """
+        from gorelm.findings import findings
+
+        check_is_fitted(self)
+        return findings(self, X, y, new=new)
+
+    def _was_fitted_to(self, X: object, y: object) -> bool:
+        known = getattr(self.regressor_, "_was_fitted_to", None)
+        if known is None:
+            return True
+        inputs = self.encoder_.transform(self._encodable(X)[0])
+        return bool(known(inputs, _target_numbers(y)))
 
     def words(self) -> dict[str, list[str]]:
         """Return the words of every column of words, by the column's name.
@@ -398,6 +467,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     outlier_mask_ = property(attrgetter("regressor_.outlier_mask_"))
     out_of_fold_ = property(attrgetter("regressor_.out_of_fold_"))
     contaminated_ = property(attrgetter("regressor_.contaminated_"))
+    target_spreads_ = property(attrgetter("regressor_.target_spreads_"))
     timings_ = property(attrgetter("regressor_.timings_"))
 
     def __sklearn_tags__(self) -> Tags:
@@ -406,6 +476,13 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         tags.input_tags.string = True
         tags.target_tags.single_output = True
         return tags
+
+
+def _target_numbers(y: object) -> Array:
+    """Return targets as numbers, NaN where unknown, in as many dimensions as they came in."""
+    _, columns, one_target = target_columns(y)
+    T = np.column_stack([column.numbers()[0] for column in columns])
+    return T[:, 0] if one_target else T
 
 
 def _invalid_in_words(invalid: dict[str, list[str]]) -> list[str]:

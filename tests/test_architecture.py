@@ -24,7 +24,7 @@ LAYERS = [
     {"gorelm.experiments"},
     {"gorelm.onnx"},
     {"gorelm.io"},
-    {"gorelm.intervals", "gorelm.diagnostics"},
+    {"gorelm.intervals", "gorelm.diagnostics", "gorelm.cleaning"},
     {"gorelm.estimators"},
     {"gorelm.path", "gorelm.selection"},
     {"gorelm.backends"},

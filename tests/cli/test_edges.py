@@ -439,10 +439,15 @@ def test_a_frame_without_names_as_pandas_writes_it():
     assert "starts with numbers" in call("fit", "t.csv", "--targets", "1", code=1).stderr
 
 
-def test_other_columns_without_a_name_are_refused():
-    with open("t.csv", "w") as file:
-        file.write(",a,,y\n" + "1,2,3,4\n" * 12)
-    assert "Column 3 of t.csv has no name" in call("fit", "t.csv", "--targets", "y", code=1).stderr
+def test_other_columns_without_a_name_are_called_by_their_place(few_layers):
+    frame = make_frame(["y"])
+    frame.insert(1, "", frame["b"])
+    frame[" "] = ""  # what a separator at the end of every line makes
+    frame.to_csv("t.csv")
+    result = call("fit", "t.csv", "--targets", "y", *QUICK, "--model", "m.gorelm")
+    assert "they are called column 3, column 6" in " ".join(result.stderr.split())
+    assert list(load("m.gorelm").feature_names_in_) == ["a", "column 3", "b", "column 6"]
+    call("predict", "m.gorelm", "t.csv", "--out", "p.csv")
 
 
 def test_an_index_of_a_parquet_file_holds_ids(few_layers):

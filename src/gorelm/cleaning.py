@@ -183,7 +183,7 @@ def plan(
 
 def _why(one: pandas.Series, names: Names, target: str) -> str:
     given, expected = one[target], one[names.expected(target)]
-    return f"{target} is {given:.6g}, expected {expected:.4g}"
+    return f"{target} {given:.6g}, expected {expected:.4g}"
 
 
 # -- frames --------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def apply(
         If a row is to be dropped that has cells which the log cannot hold (lists, bytes).
     """
     stay = _staying(len(table), changes)
-    new, log = table.copy(), []
+    new, log, styles = table.copy(), [], dict[int, _Style]()
     for name in {*changes.loc[changes["new"].isna(), "column"]} - {""}:
         j = _place(table, name)
         new.isetitem(j, _with_room(new.iloc[:, j]))
@@ -219,7 +219,9 @@ def apply(
         row = int(change.row)
         if change.column:
             j = _place(table, change.column)
-            value = _like(table.iloc[:, j], row, change.new)
+            if j not in styles:
+                styles[j] = _style_of(table.iloc[:, j])
+            value = _like(change.new, table.iloc[row, j], table.dtypes.iloc[j], styles[j])
             is_float = new.dtypes.iloc[j].kind == "f" and value is not None
             new.iloc[row, j] = float(value) if is_float else value
             old, now = _json(table.iloc[row, j]), _json(new.iloc[row, j])
@@ -294,15 +296,19 @@ def _with_room(column: pandas.Series) -> pandas.Series:
     return column.astype("float64" if exact else "Int64")
 
 
-def _like(column: pandas.Series, row: int, value: float) -> Any:
+def _like(value: float, old: Any, dtype: Any, style: _Style) -> Any:
     """Return a number as the cells of a column are: whole, or with as many decimals, or text."""
     if np.isnan(value):
         return None
-    if column.dtype.kind in "iub":
-        return bool(value > 0.5) if column.dtype.kind == "b" else round(value)
-    texts = [cell if isinstance(cell, str) else repr(float(cell)) for cell in column.dropna()]
-    text = _rounded(value, texts)
-    return text if isinstance(column.iloc[row], str) else float(text)
+    if dtype.kind in "iub":
+        return bool(value > 0.5) if dtype.kind == "b" else round(value)
+    text = style.write(value)
+    return text if isinstance(old, str) else float(text)
+
+
+def _style_of(column: pandas.Series) -> _Style:
+    cells = column.dropna()
+    return _Style.of(cell if isinstance(cell, str) else repr(float(cell)) for cell in cells)
 
 
 def _json(cell: Any) -> str:
@@ -353,7 +359,7 @@ def apply_to_file(
         raise ValueError(f"the rows of {path} cannot be told apart line by line")
     before, between = raw.content(), raw.between()
     stay = _staying(len(raw.rows), changes)
-    log = []
+    log, styles = [], dict[int, _Style]()
     for change in changes.itertuples(index=False):
         row, new = int(change.row), ""
         if change.column:
@@ -365,8 +371,10 @@ def apply_to_file(
                 )
             new = raw.blank
             if not np.isnan(change.new):
-                texts = [raw.cell(i, j) for i in range(len(raw.rows)) if raw.has_cell(i, j)]
-                new = _rounded(change.new, texts)
+                if j not in styles:
+                    whole = (i for i in range(len(raw.rows)) if raw.has_cell(i, j))
+                    styles[j] = _Style.of(text for i in whole if _is_number(text := raw.cell(i, j)))
+                new = styles[j].write(change.new)
             raw.set_cell(row, j, new)
         else:
             start, cells = raw.rows[row]
@@ -449,24 +457,35 @@ def _quietly_read(path: str | os.PathLike[str]) -> pandas.DataFrame:
         return read_table(path)
 
 
-def _is_number(text: str, number: float) -> bool:
+def _is_number(text: str, number: float | None = None) -> bool:
+    """Return whether a text is a number, or the one given (pandas may round its last digit)."""
     try:
-        return bool(np.isclose(float(text.replace(",", ".")), number, rtol=1e-9, atol=0))
+        value = float(text.replace(",", "."))
     except ValueError:
         return False
+    return number is None or bool(np.isclose(value, number, rtol=1e-9, atol=0))
 
 
-def _rounded(value: float, texts: Iterable[str]) -> str:
-    """Return a number as text with as many decimals as others have, and their decimal mark."""
-    decimals, mark = 0, "."
-    for text in texts:
-        _, comma, _ = text.partition(",")
-        mark = comma or mark
-        whole, _, fraction = text.strip().lower().replace(",", ".").partition(".")
-        if "e" in whole + fraction:
-            return repr(float(value))
-        decimals = max(decimals, len(fraction))
-    return f"{value:.{decimals}f}".replace(".", mark)
+class _Style(NamedTuple):
+    """How the numbers of a column are written."""
+
+    decimals: int | None  # None: as many as needed
+    mark: str
+
+    @staticmethod
+    def of(texts: Iterable[str]) -> _Style:
+        decimals, mark = 0, "."
+        for text in texts:
+            text = text.strip().lower()
+            mark = "," if "," in text else mark
+            if "e" in text:
+                return _Style(None, mark)
+            decimals = max(decimals, len(text.replace(",", ".").partition(".")[2]))
+        return _Style(decimals, mark)
+
+    def write(self, value: float) -> str:
+        text = repr(float(value)) if self.decimals is None else f"{value:.{self.decimals}f}"
+        return text.replace(".", self.mark)
 
 
 def _sha256(content: bytes) -> str:

@@ -193,7 +193,7 @@ def test_networks_are_described():
 @pytest.mark.parametrize("name", ["o.csv", "o.tsv", "o.csv.gz", "o.parquet"])
 def test_outliers_are_found_on_their_lines(dirty, tmp_path, name, monkeypatch):
     saved = load(dirty.folder / "m.gorelm")
-    monkeypatch.setattr("gorelm.cli.tables._fitted", lambda table, **how: saved)
+    monkeypatch.setattr("gorelm.cli.tables.fitted", lambda table, **how: saved)
     out = tmp_path / name
     result = call("outliers", dirty.path, "--targets", "price,weight", "--out", out)
     rows = read_table(out)

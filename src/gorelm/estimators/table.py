@@ -29,6 +29,7 @@ from gorelm.estimators._encoding import (
     columns_of,
     distinct,
     in_words,
+    is_counter,
     target_columns,
 )
 from gorelm.estimators.robust import RobustELMRegressor
@@ -44,11 +45,11 @@ _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its wei
 class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Robust multi-target regression on a raw table: encodes, fills in, then fits.
 
-    Columns of words (text, categoricals) become one input for each word; truth values become 0
-    and 1. Missing numbers are filled in with the median of their column, and where at least five
-    are missing, a further input marks them. Columns without information (empty, the same in every
-    row, another word in nearly every row) and dates are left out. `notes_` says in plain sentences
-    what was done.
+    Columns of categories (text, categoricals) become one input for each category; truth values
+    become 0 and 1. Missing numbers are filled in with the median of their column, and where at
+    least five are missing, a further input marks them. Columns without information (empty, the same
+    in every row, another text in nearly every row) and dates are left out. `notes_` says in plain
+    sentences what was done.
 
     Parameters
     ----------
@@ -59,19 +60,19 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         How much that :class:`RobustELMRegressor` tries. An `estimator` of your own has its own
         parameters: with one, this must be "default".
     max_categories : int, default=20
-        Most inputs that a column of words may become: of more words the most frequent are told
-        apart, and the others count as one.
+        Most inputs that a column of categories may become: of more categories the most frequent
+        are told apart, and the others count as one.
     random_state : int, RandomState instance or None, default=None
         Seed, for the estimator if it has a `random_state` of None.
 
     Attributes
     ----------
     encoder_ : ColumnTransformer
-        From cells (numbers and words) to inputs: medians, missing indicators, one input for a word.
+        From cells (numbers and categories) to inputs: medians, missing indicators, one-hot codes.
     regressor_ : estimator
         The fitted estimator.
     kinds_ : list of {"number", "words", "ignored"}
-        What every column was taken for.
+        What every column was taken for ("words": categories).
     target_names_ : list of str
         Names of the targets; y0, y1, ... where y had none.
     notes_ : list of str
@@ -88,10 +89,10 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     Notes
     -----
     In a column of text, cells that are not numbers count as missing where at least four fifths of
-    the known cells are numbers; otherwise all cells are words. Infinite numbers count as missing
-    in X and y. New rows are encoded as the training rows were: a word that these did not have
-    counts as one of the rare words, or, if there are none, as none of the words; `predict` warns
-    of it.
+    the known cells are numbers; otherwise all cells are categories. Infinite numbers count as
+    missing in X and y. New rows are encoded as the training rows were: an unseen category counts as
+    one of the rare categories, or, if there are none, as none of the known ones; `predict` warns of
+    it.
 
     Examples
     --------
@@ -130,7 +131,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Parameters
         ----------
         X : frame or array of shape (n_samples, n_features)
-            Columns of numbers, truth values, words; values may be missing.
+            Columns of numbers, truth values, categories; values may be missing.
         y : frame or array of shape (n_samples,) or (n_samples, n_targets)
             Targets, with missing values if the estimator takes them.
         **fit_params : dict
@@ -155,6 +156,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
         self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
         self._ignore(columns)
+        self._note_counters(columns)
         cells, invalid = self._cells(columns)
         self._note_invalid(invalid)
         self.encoder_ = self._new_encoder(cells)
@@ -188,8 +190,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         for name, column in zip(self.target_names_, columns, strict=True):
             if column.kind not in ("number", "empty"):
                 example = in_words([str(next(c for c in column.cells if c is not None))])
+                held = "text" if column.kind == "words" else column.kind
                 raise ValueError(
-                    f"target {name!r} is not numeric: it holds {column.kind}, such as {example}"
+                    f"target {name!r} is not numeric: it holds {held}, such as {example}"
                 )
             numbers, invalid[f"target {name!r}"] = column.numbers()
             values.append(numbers)
@@ -235,13 +238,24 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
                 f"{len(columns[0].cells)}). {' '.join(self.notes_)}"
             )
 
+    def _note_counters(self, columns: list[RawColumn]) -> None:
+        for j, column in enumerate(columns):
+            if is_counter(column):
+                first = int(column.numbers()[0][0])
+                last = first + len(column.cells) - 1
+                self.notes_.append(
+                    f"Input {self._name(j)!r} counts the rows, from {first} to {last:,}: if it is "
+                    "an id and says nothing about the targets, leave it out (option --id of the "
+                    "commands)."
+                )
+
     def _reason_to_ignore(self, column: RawColumn) -> str | None:
         if column.kind == "empty":
             return "empty"
         if column.kind == "dates":
             return "dates; turn them into numbers to use them"
         if column.kind == "nested":
-            return "neither numbers nor words"
+            return "neither numbers nor categories"
         if column.kind == "number":
             numbers = column.numbers()[0]
             numbers = numbers[~np.isnan(numbers)]
@@ -251,7 +265,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             known = words[~are_missing(words)]
             n_known, n_distinct = len(known), len(set(known))
             if n_distinct > max(_FEWEST_WORDS, n_known / 2):
-                return "a word of its own in more than half of the rows"
+                return "a text of its own in more than half of the rows"
         n_missing = len(column.cells) - n_known
         if n_distinct <= 1 and min(n_missing, n_known) < _FEWEST_MISSING:
             return "the same in every row" if n_known else "empty"
@@ -307,14 +321,12 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
     def _note_words(self, j: int, words: Cells) -> None:
         found = distinct(words)
-        n_missing = int(are_missing(words).sum())
-        n_words = len(found) + (n_missing > 0)
-        missing = f"; missing in {_rows(n_missing)}, which counts as a word" if n_missing else ""
-        if n_words <= self.max_categories:
-            note = f"{self._name(j)!r} holds {len(found)} words: {in_words(found, 6)}{missing}."
-        else:
+        name, n_missing = self._name(j), int(are_missing(words).sum())
+        missing = f"; {_rows(n_missing)} without one, which counts as one more" * bool(n_missing)
+        note = f"{name!r} has {_categories(len(found))}: {in_words(found, 6)}{missing}."
+        if len(found) + (n_missing > 0) > self.max_categories:
             note = (
-                f"{self._name(j)!r} holds {len(found)} words: the {self.max_categories - 1} most "
+                f"{name!r} has {len(found)} categories: the {self.max_categories - 1} most "
                 f"frequent ones are told apart, the others count as one{missing}."
             )
         self.notes_.append(f"Encoded: {note}")
@@ -341,8 +353,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Warns
         -----
         UserWarning
-            If there are words that the training rows did not have, or cells that should be
-            numbers and are not.
+            If there are unseen categories, or cells that should be numbers and are not.
         """
         check_is_fitted(self)
         cells, notes = self._encodable(X)
@@ -417,9 +428,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         return bool(known(inputs, _target_numbers(y)))
 
     def words(self) -> dict[str, list[str]]:
-        """Return the words of every column of words, by the column's name.
+        """Return the categories of every column of categories, by the column's name.
 
-        Rows without a word count as one more where the training rows had such.
+        Missing values count as one more where the training rows had such.
         """
         check_is_fitted(self)
         return {
@@ -446,11 +457,12 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             if unseen.any():
                 shown = distinct(cells[unseen, j])
                 missing = ["missing"] * bool(are_missing(cells[unseen, j]).any())
+                n = len(shown) + len(missing)
                 most = self.encoder_.named_transformers_["words"].max_categories
                 notes.append(
-                    f"Column {self._name(j)!r}: {in_words(shown + missing, 4)}, in "
-                    f"{_rows(unseen.sum())}, not among the words of the training rows; counts as "
-                    f"{'a rare word' if len(known) > most else 'none of them'}."
+                    f"Column {self._name(j)!r}: unseen {'category' if n == 1 else 'categories'} "
+                    f"{in_words(shown + missing, 4)} in {_rows(unseen.sum())}; counts as "
+                    f"{'a rare category' if len(known) > most else 'none of the known ones'}."
                 )
         return notes
 
@@ -504,4 +516,8 @@ def _listed(entries: list[str], limit: int = 8) -> str:
 
 
 def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _categories(count: int) -> str:
+    return "1 category" if count == 1 else f"{count} categories"

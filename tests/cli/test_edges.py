@@ -85,9 +85,10 @@ def test_findings_do_not_collide_with_columns(few_layers, names):
     assert (np.diff(found[own.score]) <= 0).all()
     assert row[0] == 7
     assert found[own.off][0].split(",")[0] == names[0]
-    first = re.search(r"^ +9 +7 +(\S+) +yes +(.*?)  ", screen, flags=re.M)
-    assert float(first[1]) == pytest.approx(found[own.score][0], rel=1e-2)
+    first = re.search(r"^ +9 +7 +(row|cell) +(.*?)  .* (\S+)$", screen, flags=re.M)
+    assert first[1] == found[own.kind][0]
     assert first[2] == names[0]
+    assert float(first[3]) == pytest.approx(found[own.quality][0], abs=0.006)
 
 
 def test_names_of_findings_start_with_the_first_prefix_that_is_free():
@@ -416,7 +417,7 @@ def test_a_first_column_without_a_name_holds_ids(few_layers, ids, out):
     screen = call("fit", "t.csv", "--targets", "2", *QUICK, "--model", "m.gorelm").stdout
     assert "24 rows, 4 columns; 2 inputs, 2 targets (y, z)" in screen
     assert "The first column, which has no name, holds the ids of the rows" in screen
-    assert re.search(rf"\n +line +id +score .*\n +9 +{ids[7]} ", screen)
+    assert re.search(rf"\n +line +id +finding .*\n +9 +{ids[7]} ", screen)
     call("outliers", "t.csv", "--targets", "y,z", *QUICK, "--out", f"o.{out}")
     found = read_table(f"o.{out}")
     assert found.index[0] == ids[7]

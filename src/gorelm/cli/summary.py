@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas
 
 _WIDTH = 79
-_LONGEST_NAME = 24
+_LONGEST_NAME, _SHORTEST_NAME = 24, 8
 _MOST_TARGETS = 20
 _MOST_ROWS = 10
 _MOST_CELLS = 4  # of a row
@@ -32,7 +32,7 @@ def of_fit(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list
     parts = (
         of_table(table),
         of_findings(model, table, found),
-        of_errors(model, table),
+        of_errors(model, table, found),
         of_notes(model, table),
         of_networks(model.regressor_),
     )
@@ -66,20 +66,22 @@ def of_notes(model: TableRegressor, table: Table) -> list[str]:
     return ["How the table was read:", *notes] if notes else []
 
 
-def of_errors(model: TableRegressor, table: Table) -> list[str]:
+def of_errors(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
     """Say how far predictions of rows that a model did not see are off, target by target."""
-    y, expected = numbers_of(table.y, table.path), model.out_of_fold_
-    expected = np.asarray(expected).reshape(y.shape)
-    kept = np.logical_not(model.outlier_mask_)
-    n_flagged = int(model.outlier_mask_.sum())
+    y = numbers_of(table.y, table.path)
+    expected = np.asarray(model.out_of_fold_).reshape(y.shape)
+    names = Names([*table.X, *table.y])
+    found = found.sort_values(names.row)
+    wrong = found[[names.flagged_of(name) for name in table.target_names]].to_numpy(dtype=bool)
+    wrong |= np.asarray(model.outlier_mask_)[:, None]
     lines = wrapped(
         "RMSE on rows that the models did not see"
-        + (f" ({_count(n_flagged, 'wrong row')} left out)" if n_flagged else "")
+        + " (without wrong rows and cells)" * bool(wrong.any())
         + ", beside the RMSE of predicting the mean:"
     )
     rows, ratios = [], []
     for j, name in enumerate(table.target_names):
-        known = kept & ~np.isnan(y[:, j])
+        known = ~wrong[:, j] & ~np.isnan(y[:, j])
         values, guesses = y[known, j], expected[known, j]
         # divided before squaring, so that 1e200 does not overflow
         unit = np.abs([values, guesses]).max(initial=0.0) or 1.0
@@ -147,8 +149,7 @@ def of_findings(model: TableRegressor, table: Table, found: pandas.DataFrame) ->
     lines = wrapped(_headline(model, flagged, names, table.target_names, n_rows))
     with_lines, with_ids = table.lines is not None, table.ids is not None
     where = ["line"] * with_lines + ["id" if with_ids else "row"]
-    head = [*where, "finding", "target", "given", "expected", "off by", "quality"]
-    rows = [head]
+    rows = [[*where, "finding", "target", "given", "expected", "quality"]]
     for key, row in found.head(_MOST_ROWS).iterrows():
         marks = [str(int(row[names.line]))] if with_lines else []
         marks.append(short(str(key), 12) if with_ids else str(int(row[names.row])))
@@ -157,7 +158,11 @@ def of_findings(model: TableRegressor, table: Table, found: pandas.DataFrame) ->
         for k, cell in enumerate(cells):
             start = [*marks, row[names.kind] or "-"] if k == 0 else [""] * (len(marks) + 1)
             rows.append([*start, *cell, quality if k == 0 else ""])
-    lines += columns(rows, "r" * len(where) + "llrrrr")
+    at = len(where) + 1  # names of targets get the room that is left
+    others = columns([[*row[:at], *row[at + 1 :]] for row in rows], "r" * len(where) + "lrrr")
+    room = max(_WIDTH - max(map(len, others)) - 2, _SHORTEST_NAME)
+    rows = [[*row[:at], short(row[at], room), *row[at + 1 :]] for row in rows]
+    lines += columns(rows, "r" * len(where) + "llrrr")
     if len(flagged) > _MOST_ROWS:
         lines.append(f"  ... and {len(flagged) - _MOST_ROWS:,} more findings.")
     names_at = ", whose first line has the names" if _has_header(table) else ""
@@ -217,23 +222,22 @@ def _has_header(table: Table) -> bool:
 
 
 def _cells_of(row: pandas.Series, names: Names, targets: list[str]) -> list[list[str]]:
-    """Return the targets that are off, the worst first: name, value, expected value, difference."""
+    """Return the targets that are off, the worst first: name, value, expected value."""
     known = [name for name in targets if not np.isnan(row[names.spreads(name)])]
     if not known:
-        return [["-", "", "", ""]]
+        return [["-", "", ""]]
     known.sort(key=lambda name: -row[names.score_of(name)])
     off = [name for name in known if row[names.flagged_of(name)]] or known[:1]
     cells = [
         [
-            short(name, 18),
+            short(name),
             number(row[name], 6),
             number(row[names.expected(name)]),
-            number(row[names.off_by(name)], sign="+"),
         ]
         for name in off[:_MOST_CELLS]
     ]
     if len(off) > _MOST_CELLS:
-        cells[-1] = [f"and {len(off) - _MOST_CELLS + 1} more", "", "", ""]
+        cells[-1] = [f"and {len(off) - _MOST_CELLS + 1} more", "", ""]
     return cells
 
 
@@ -276,16 +280,16 @@ def of_changes(log: pandas.DataFrame, n_rows: int, n_left: int, *, with_ids: boo
 # -- text ----------------------------------------------------------------------------------------
 
 
-def number(value: float, digits: int = 4, *, sign: str = "") -> str:
+def number(value: float, digits: int = 4) -> str:
     """Return a number as people write it: 18,280 rather than 1.828e+04.
 
-    `digits` are significant; those before the point are all shown, up to a billion.
+    `digits` are significant; those before the point are all shown, up to a hundred million.
     """
     size = abs(value)
-    if not np.isfinite(value) or (size and not 1e-4 <= size < 1e9):
-        return f"{value:{sign}.{digits}g}"
+    if not np.isfinite(value) or (size and not 1e-4 <= size < 1e8):
+        return f"{value:.{digits}g}"
     decimals = max(digits - 1 - int(np.floor(np.log10(size))), 0) if size else 0
-    text = f"{value:{sign},.{decimals}f}"
+    text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

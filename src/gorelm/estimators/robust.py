@@ -20,6 +20,7 @@ from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._features.scaling import Scaling
 from gorelm._solver.threads import n_threads, one_blas_thread
 from gorelm._typing import Array, Constraints, RandomState
+from gorelm.backends.inputs import within_reach
 from gorelm.estimators._base import all_or_nothing, parameters
 from gorelm.estimators._prepare import usable_rows, validate_targets
 from gorelm.estimators._robust.layers import PATH, Trial
@@ -31,8 +32,6 @@ from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import folds_of
 
 __all__ = ["RobustELMRegressor"]
-
-FARTHEST_INPUT = 10.0  # standard deviations; beyond, hidden nodes would extrapolate
 
 
 @parameters
@@ -165,7 +164,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         )
         input_scaling = Scaling.fit("standard", X[usable], w[usable])
         task = RobustTask(
-            _within_reach(input_scaling, X),
+            within_reach(input_scaling, X),
             T,
             w,
             usable,
@@ -218,7 +217,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         inputs: Array = validate_data(self, X, dtype=np.float64, reset=False)
-        scaled = _within_reach(self._input_scaling, inputs)
+        scaled = within_reach(self._input_scaling, inputs)
         mean = np.mean([member.predict(scaled) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(scaled), -1))
         return np.asarray(y[:, 0] if self._one_target else y)
@@ -235,11 +234,6 @@ class Clock:
         """Note how long a step has taken."""
         now = time.perf_counter()
         self.laps[step], self._last = now - self._last, now
-
-
-def _within_reach(scaling: Scaling, X: Array) -> Array:
-    """Return scaled inputs, none farther than FARTHEST_INPUT."""
-    return np.asarray(np.clip(scaling.dense(X), -FARTHEST_INPUT, FARTHEST_INPUT))
 
 
 def _results(trials: Sequence[Trial]) -> dict[str, Array]:

@@ -10,6 +10,7 @@ import numpy as np
 from gorelm._features.guide import SubsetGuide
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Indices
+from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.judge import (
     FARTHEST_TARGET,
     TWO_GROUPS,
@@ -25,7 +26,6 @@ from gorelm.estimators._robust.layers import (
     Trial,
     compare,
     pooled_guides,
-    with_constant,
 )
 from gorelm.estimators._robust.screen import SCREEN_PATH, bounded_by_folds
 from gorelm.estimators._robust.task import RobustTask
@@ -167,7 +167,7 @@ def _judge_by(
     predicted = np.zeros(task.T.shape)
     for member in members:
         if len(rows) < len(predicted):
-            predicted += member.outputs(task.X)
+            predicted += member.outputs(task.rows, task.n_threads)
     predicted[rows] = sum(member.predicted for member in members)
     return judge(task, screened, scaling.undo(predicted / len(members)))
 

@@ -19,6 +19,7 @@ from gorelm._extras import needs
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
 from gorelm.estimators._encoding import RawColumn, columns_of, is_counter, target_columns
+from gorelm.stream import RowBlocks
 
 if TYPE_CHECKING:
     import pandas
@@ -220,6 +221,8 @@ def findings(
     with needs("the table of findings needs pandas", "data"):
         import pandas
 
+    if isinstance(X, RowBlocks):
+        raise ValueError("findings have all inputs in them; pass X in memory, not in blocks")
     target_names, columns, _ = target_columns(y)
     T = np.column_stack([column.numbers()[0] for column in columns])
     inputs = _input_frame(model, X)

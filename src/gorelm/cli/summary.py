@@ -11,7 +11,7 @@ from gorelm.cli.app import printable
 from gorelm.cli.reading import Table, about_ids, numbers_of
 from gorelm.estimators._base import BaseELM
 from gorelm.estimators._encoding import shortened
-from gorelm.estimators._layers import spread_of
+from gorelm.estimators._robust.layers import spread_of
 from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.estimators.table import TableRegressor
 from gorelm.findings import Names
@@ -73,7 +73,7 @@ def of_errors(model: TableRegressor, table: Table, found: pandas.DataFrame) -> l
     names = Names([*table.X, *table.y])
     found = found.sort_values(names.row)
     wrong = found[[names.flagged_of(name) for name in table.target_names]].to_numpy(dtype=bool)
-    wrong |= np.asarray(model.outlier_mask_)[:, None]
+    wrong = wrong | np.asarray(model.outlier_mask_)[:, None]
     lines = wrapped(
         "RMSE on rows that the models did not see"
         + " (without wrong rows and cells)" * bool(wrong.any())

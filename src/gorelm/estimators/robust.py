@@ -193,7 +193,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         judged = refined.judged
         self.contaminated_ = found.screened.contaminated
-        self.cv_results_ = _results(found.trials)
+        self.cv_results_ = _results(found.trials, task.rows.shape[1])
         self.out_of_fold_ = judged.expected[:, 0] if self._one_target else judged.expected
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
@@ -241,14 +241,14 @@ class Clock:
         self.laps[step], self._last = now - self._last, now
 
 
-def _results(trials: Sequence[Trial]) -> dict[str, Array]:
+def _results(trials: Sequence[Trial], n_features: int) -> dict[str, Array]:
     """Return settings and scores as columns, best first."""
     trials = sorted(trials, key=lambda trial: trial.score)
     return {
         "activation": np.array([one.layer.activation for one in trials]),
         "spread": np.array([one.layer.spread for one in trials]),
         "direct_link": np.array([one.layer.direct_link for one in trials]),
-        "n_inputs": np.array([one.hidden.A.shape[1] for one in trials]),
+        "n_inputs": np.array([min(one.layer.n_inputs or n_features, n_features) for one in trials]),
         "guided": np.array([one.guide is not None for one in trials]),
         "penalty": PATH[[one.lam for one in trials]],
         "mean_test_score": np.array([-one.score for one in trials]),

@@ -52,10 +52,12 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_hidden : int or "auto", default="auto"
         Hidden nodes of every network. "auto": 1000; with more than `search_rows` rows, more by the
         fifth root of the rows beyond 2000 and by the square root of inputs times targets beyond
-        40, up to 3000 ("fast": 300, up to 1000; "high": 2000, up to 6000).
+        40, up to 3000 ("fast": 300, up to 1000; "high": 2000, up to 6000), and 1.3 times as many
+        are shared among all networks.
     n_members : int, default=None
-        Most networks to average (one fewer above `search_rows` rows); those with more than 1.25
-        times the squared error of the best are left out. By default 4 ("fast": 2; "high": 6).
+        Most networks to average; those with more than 1.25 times the squared error of the best are
+        left out. By default 4 ("fast": 2; "high": 6). With more than `search_rows` rows they are
+        fitted jointly, as one regression on the nodes of all.
     cv : int, splitter or iterable of splits, default=None
         Folds by which layers are compared and rows judged. By default every row is left out by
         itself, or, with more than `search_rows` rows, with a quarter of the others.

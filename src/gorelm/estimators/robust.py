@@ -21,6 +21,7 @@ from gorelm._solver.threads import n_threads, one_blas_thread
 from gorelm._typing import Array, Constraints, RandomState
 from gorelm.backends.inputs import within_reach
 from gorelm.estimators._base import all_or_nothing, parameters
+from gorelm.estimators._owners import is_dask
 from gorelm.estimators._prepare import require_same_inputs
 from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
@@ -135,11 +136,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array or RowBlocks of shape (n_samples, n_features)
-            Inputs; :class:`~gorelm.stream.RowBlocks` are read a block at a time, and need not fit
-            in memory.
+        X : array, RowBlocks or dask collection of shape (n_samples, n_features)
+            Inputs. :class:`~gorelm.stream.RowBlocks` are read a block at a time; the partitions of
+            a dask array or dataframe stay on the workers of a cluster.
         y : array of shape (n_samples,) or (n_samples, n_targets)
-            Targets.
+            Targets; they are held in memory.
         sample_weight : array of shape (n_samples,), optional
             Weight of every row.
 
@@ -207,17 +208,24 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array or RowBlocks of shape (n_samples, n_features)
+        X : array, RowBlocks or dask collection of shape (n_samples, n_features)
             Inputs.
 
         Returns
         -------
         y : array of shape (n_samples,) or (n_samples, n_targets)
+            Predictions; of a dask collection, a dask array in its partitions, computed when it is
+            asked for.
         """
         check_is_fitted(self)
         if isinstance(X, RowBlocks):
             require_same_inputs(self, X.shape[1], X.feature_names)
             return np.concatenate([self._predict(x.astype(np.float64)) for _, x in X])
+        if is_dask(X):
+            from gorelm.backends.dask.fit import predict
+
+            lazy: Array = predict(self, X)
+            return lazy
         inputs: Array = validate_data(self, X, dtype=np.float64, reset=False)
         return self._predict(inputs)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import validate_data
 
 from gorelm._features.scaling import Scaling, fit_scaling
 from gorelm._typing import Array, Mask
+from gorelm.backends.dask.source import Partitioned
 from gorelm.backends.inputs import InMemory, ScaledRows, within_reach
 from gorelm.backends.streamed import summarise
 from gorelm.backends.streamed_inputs import StreamedInputs
+from gorelm.estimators._owners import is_dask
 from gorelm.estimators._prepare import take_names, usable_rows, validate_targets
 from gorelm.stream import RowBlocks
 
@@ -37,6 +39,8 @@ def given(model: RobustELMRegressor, X: object, y: object, sample_weight: object
     """Check a table and scale its inputs; the model remembers their names."""
     if isinstance(X, RowBlocks):
         return _in_blocks(model, X, y, sample_weight)
+    if is_dask(X) or isinstance(X, Partitioned):
+        return _in_partitions(model, X, y, sample_weight)
     inputs: Array = validate_data(model, X, dtype=np.float64)
     T, w = validate_targets(model, inputs, y, sample_weight)
     usable = usable_rows(T, w)
@@ -50,3 +54,20 @@ def _in_blocks(model: RobustELMRegressor, X: RowBlocks, y: object, sample_weight
     usable = usable_rows(T, w)
     scaling = fit_scaling("standard", X.shape[1], partial(summarise, X, w, usable))
     return Given(StreamedInputs(X, scaling), scaling, T, w, usable, np.broadcast_to(0.0, X.shape))
+
+
+def _in_partitions(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:
+    """Return the rows of a dask collection; its targets and weights come into memory."""
+    from gorelm.backends.dask.inputs import Partitions
+
+    parts = Partitions(X)
+    take_names(model, parts)
+    shown = np.broadcast_to(0.0, parts.shape)
+    T, w = validate_targets(model, shown, _here(y), _here(sample_weight))
+    usable = usable_rows(T, w)
+    scaling = parts.scaling(w, usable)
+    return Given(parts.scaled(scaling), scaling, T, w, usable, shown)
+
+
+def _here(values: Any) -> object:
+    return values.compute() if is_dask(values) else values

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -66,12 +67,21 @@ def in_dask_frame(folder, X):
     return dd.from_pandas(frame, npartitions=3)
 
 
+def on_device(folder, X, device="cpu"):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return torch.tensor(X, device=device)
+
+
 OWNERS = {
     "uneven blocks": lambda folder, X: uneven(X),
     "memory map": mapped,
     "parquet": in_parquet,
     "dask": on_dask,
     "dask frame": in_dask_frame,
+    "torch cpu": on_device,
+    "torch cuda": partial(on_device, device="cuda"),
 }
 CASES = {
     "many rows": {"search_rows": 150},
@@ -83,6 +93,7 @@ CASES = {
 # Every owner once, and one owner of every kind with every case.
 PAIRS = [(owner, "many rows") for owner in OWNERS]
 PAIRS += [("uneven blocks", case) for case in list(CASES)[1:]]
+PAIRS += [(f"torch {d}", case) for d in ("cpu", "cuda") for case in list(CASES)[1:4]]
 PAIRS += [pytest.param("dask", case, marks=pytest.mark.slow) for case in list(CASES)[1:4]]
 
 
@@ -131,8 +142,9 @@ def assert_same_model(one, other, X, given=None):
     size = np.abs(other.predict(X)).max()
     assert_allclose(one.outlier_scores_, other.outlier_scores_, rtol=1e-6, atol=1e-6)
     assert_allclose(one.out_of_fold_, other.out_of_fold_, rtol=0, atol=1e-6 * size)
-    predicted = np.asarray(one.predict(X if given is None else given))
-    assert_allclose(predicted, other.predict(X), rtol=0, atol=1e-6 * size)
+    predicted = one.predict(X if given is None else given)
+    predicted = predicted.cpu() if hasattr(predicted, "cpu") else predicted
+    assert_allclose(np.asarray(predicted), other.predict(X), rtol=0, atol=1e-6 * size)
 
 
 @pytest.mark.parametrize(("owner", "case"), PAIRS)
@@ -149,7 +161,10 @@ def test_every_owner_gives_the_model_in_memory(owner, case, data, tmp_path, monk
     assert radial or case != "radial"
 
 
-@pytest.mark.parametrize("owner", ["uneven blocks", pytest.param("dask", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "owner",
+    ["uneven blocks", "torch cpu", "torch cuda", pytest.param("dask", marks=pytest.mark.slow)],
+)
 def test_weights_and_unknown_targets(owner, data, tmp_path):
     T, w = weights_and_holes(data.T)
     here, there = (make(search_rows=150, missing_targets="ignore") for _ in range(2))
@@ -245,10 +260,19 @@ def on_partitions(X):
     return Partitions(on_dask(None, X)).scaled(scaling_of(X))
 
 
+def as_torch_inputs(X, device):
+    there = on_device(None, X, device)
+    from gorelm.backends.torch import inputs as torch_inputs
+
+    return torch_inputs.TorchInputs(there, scaling_of(X))
+
+
 SEAMS = {
     "memory": lambda X: InMemory(within_reach(scaling_of(X), X)),
     "blocks": lambda X: StreamedInputs(uneven(X), scaling_of(X)),
     "dask": lambda X: on_partitions(X),
+    "torch cpu": lambda X: as_torch_inputs(X, "cpu"),
+    "torch cuda": lambda X: as_torch_inputs(X, "cuda"),
 }
 GROUPS = {
     "a partition": lambda rng: np.array_split(np.sort(rng.permutation(N_ROWS)), 3),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gorelm._features.layer import HiddenLayer
+from gorelm._features.joint import HiddenOutputs
 from gorelm._features.scaling import Scaling, fit_scaling, merge
 from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices, Mask
@@ -115,7 +115,7 @@ class DaskInputs:
 
     def sums(
         self,
-        hidden: HiddenLayer,
+        hidden: HiddenOutputs,
         groups: Sequence[Indices],
         omega: Array,
         T: Array,
@@ -137,7 +137,7 @@ class DaskInputs:
 
     def outputs(
         self,
-        hidden: HiddenLayer,
+        hidden: HiddenOutputs,
         groups: Sequence[Indices],
         coefs: Sequence[Array],
         n_threads: int = 1,

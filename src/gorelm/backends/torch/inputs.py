@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gorelm._features.activations import ACTIVATIONS
+from gorelm._features.joint import HiddenOutputs, JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, fit_scaling, on_host
 from gorelm._solver.ridge import RidgeSums
@@ -87,7 +88,7 @@ class TorchInputs:
 
     def sums(
         self,
-        hidden: HiddenLayer,
+        hidden: HiddenOutputs,
         groups: Sequence[Indices],
         omega: Array,
         T: Array,
@@ -112,7 +113,7 @@ class TorchInputs:
 
     def outputs(
         self,
-        hidden: HiddenLayer,
+        hidden: HiddenOutputs,
         groups: Sequence[Indices],
         coefs: Sequence[Array],
         n_threads: int = 1,
@@ -123,7 +124,7 @@ class TorchInputs:
         found = [self.outputs_there(hidden, self._there(group), coef) for group, coef in pairs]
         return [np.asarray(one.cpu().numpy()) for one in found]
 
-    def outputs_there(self, hidden: HiddenLayer, rows: Tensor, coef: Array) -> Tensor:
+    def outputs_there(self, hidden: HiddenOutputs, rows: Tensor, coef: Array) -> Tensor:
         """Return H B of some rows as a tensor."""
         outputs, B = DeviceOutputs(hidden, self._X), self._there(coef)
         parts = rows.split(_block_rows(self._X, len(B)))
@@ -134,13 +135,36 @@ class TorchInputs:
 
 
 class DeviceOutputs:
-    """The outputs of a hidden layer of any kind, and a last column of ones, in float64."""
+    """The outputs of a hidden layer, or of several, and a last column of ones, in float64."""
+
+    def __init__(self, hidden: HiddenOutputs, like: Tensor) -> None:
+        if isinstance(hidden, HiddenLayer):
+            hidden = JointLayer((hidden,), np.ones(1))
+        if not isinstance(hidden, JointLayer):
+            raise TypeError(f"{type(hidden).__name__} is not available on a device")
+        self._n = hidden.n_outputs + 1
+        layers = (_DeviceLayer(part, like) for part in hidden.parts)
+        self._parts = list(zip(layers, hidden.scales.tolist(), hidden.columns, strict=True))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the outputs of scaled rows."""
+        H = x.new_empty((len(x), self._n))
+        for layer, scale, columns in self._parts:
+            layer.write(x, H[:, columns])
+            if scale != 1.0:
+                H[:, columns] *= scale
+        H[:, -1] = 1.0
+        return H
+
+
+class _DeviceLayer:
+    """One hidden layer of any kind, with its numbers on the device of `like`."""
 
     def __init__(self, layer: HiddenLayer, like: Tensor) -> None:
         def there(values: Array | Indices) -> Tensor:
             return torch.as_tensor(np.ascontiguousarray(values), device=like.device)
 
-        self._inputs, self._n = there(layer.inputs), layer.n_outputs + 1
+        self._inputs = there(layer.inputs)
         self._act = ACTIVATIONS[layer.activation]
         self._b = there(layer.b)
         self._subsets = None if layer.subsets is None else there(layer.subsets)
@@ -156,14 +180,12 @@ class DeviceOutputs:
                 self._C = there(-2.0 * layer.scattered(layer.A).T)
                 self._norms = (self._A**2).sum(1)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Compute the outputs of scaled rows."""
-        H = x.new_empty((len(x), self._n))
+    def write(self, x: Tensor, H: Tensor) -> None:
+        """Write the outputs of scaled rows to H."""
         n_inputs = len(self._inputs)
         if n_inputs:
             H[:, :n_inputs] = x[:, self._inputs]
-        H[:, -1] = 1.0
-        nodes = H[:, n_inputs:-1]
+        nodes = H[:, n_inputs:]
         if not self._act.radial:
             nodes[...] = self._apply(torch.addmm(self._b, x, self._A))
         elif not self._act.cityblock:
@@ -171,7 +193,6 @@ class DeviceOutputs:
             nodes[...] = self._radial(D, self._b)
         else:
             nodes[...] = self._radial(self._distances(x), self._b)
-        return H
 
     def _distances(self, x: Tensor) -> Tensor:
         """Return the sums of absolute differences from the centres, in the inputs of each node."""

@@ -193,9 +193,8 @@ def robust(n_rows, n_threads):
     timed(device.TorchInputs, "outputs", "outputs")
     timed(device.DeviceSums, "coef", "systems")
     there = torch.tensor(X, device="cuda")
-    A = torch.rand(8192, 8192, device="cuda", dtype=torch.float64)
-    speed = 2 * 8192**3 / seconds(lambda: A @ A, 3)
-    del A
+    square = torch.rand(8192, 8192, device="cuda", dtype=torch.float64)
+    speed = 2 * 8192**3 / seconds(lambda: square @ square, 3)
     for attempt in ("first fit", "second fit"):
         for values in (spent, work):
             values.update(dict.fromkeys(values, 0.0))
@@ -209,7 +208,7 @@ def robust(n_rows, n_threads):
               f"recall {mask[wrong].mean():.4f}, precision {wrong[mask].mean():.4f}")  # fmt: skip
         print("  steps:", {name: round(s, 2) for name, s in model.timings_.items()})
         print("  on the card:", {name: round(s, 2) for name, s in spent.items()},
-              f"H'H at {work['sums'] / spent['sums'] / 1e12:.1f} TFLOP/s in float64 (its half alone "
+              f"H'H at {work['sums'] / spent['sums'] / 1e12:.1f} TFLOP/s in float64 (half of it "
               f"counted), a product of matrices at {speed / 1e12:.1f}")  # fmt: skip
         print("  members:", [(m.activation, m.n_inputs, m.hidden_.n_nodes) for m in model.members_])
 

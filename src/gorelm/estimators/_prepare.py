@@ -31,7 +31,7 @@ from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, weighted_quantiles
 from gorelm._solver.problem import norms
 from gorelm._solver.target_norms import refuse_huge
-from gorelm._typing import Array, Indices, Inputs, Mask
+from gorelm._typing import Array, Indices, Inputs, Mask, NamedInputs
 
 # -- which rows and cells count ------------------------------------------------------------------
 
@@ -200,20 +200,6 @@ def validate_targets(
     model._one_target = T.ndim == 1
     w = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return T.reshape(len(T), -1), w
-
-
-class NamedInputs(Protocol):
-    """Inputs that are not one array: their number, and their names where they have any."""
-
-    @property
-    def shape(self) -> tuple[int | None, int]:
-        """Return the numbers of rows (None: not known yet) and of inputs."""
-        ...
-
-    @property
-    def feature_names(self) -> list[str] | None:
-        """Return the names of the inputs."""
-        ...
 
 
 def take_names(model: BaseEstimator, X: NamedInputs) -> None:

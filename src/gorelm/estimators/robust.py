@@ -17,11 +17,18 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
+from gorelm._extras import needs
 from gorelm._solver.threads import n_threads, one_blas_thread
 from gorelm._typing import Array, Constraints, RandomState
 from gorelm.backends.inputs import within_reach
 from gorelm.estimators._base import all_or_nothing, parameters
-from gorelm.estimators._prepare import fingerprint, require_same_inputs
+from gorelm.estimators._owners import is_dask
+from gorelm.estimators._prepare import (
+    fingerprint,
+    is_tensor,
+    require_same_inputs,
+    validate_targets,
+)
 from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
 from gorelm.estimators._robust.new_rows import row_scores, spread_of
@@ -60,8 +67,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         are shared among all networks.
     n_members : int, default=None
         Most networks to average; those with more than 1.25 times the squared error of the best are
-        left out. By default 4 ("fast": 2; "high": 6). With more than `search_rows` rows they are
-        fitted jointly, as one regression on the nodes of all.
+        left out. By default 4 ("fast": 2; "high": 6). With several rows a node they are fitted
+        jointly, as one regression on the nodes of all.
     cv : int, splitter or iterable of splits, default=None
         Folds by which layers are compared and rows judged. By default every row is left out by
         itself, or, with more than `search_rows` rows, with a quarter of the others.
@@ -73,6 +80,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_jobs : int, default=None
         Threads to share the layers or the rows among, -1 for all cores; by default as many as BLAS
         would use. The result is the same to the last digit for every number.
+    device : str, default=None
+        PyTorch device, such as "cuda", on which all rows are fitted: their inputs, hidden outputs
+        and sums stay there, in float64. Layers are drawn and searched on the host. By default that
+        of X if it is a tensor, else the memory of this process.
     progress : bool, default=False
         Show a progress bar (needs ``gorelm[progress]``).
     random_state : int, RandomState instance or None, default=None
@@ -124,6 +135,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         "search_rows": [Interval(Integral, 2, None, closed="left"), None],
         "missing_targets": RELMRegressor._parameter_constraints["missing_targets"],
         "n_jobs": [Integral, None],
+        "device": [str, None],
         "progress": ["boolean"],
         "random_state": ["random_state"],
     }
@@ -135,6 +147,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     search_rows: int | None = None
     missing_targets: str = "error"
     n_jobs: int | None = None
+    device: str | None = None
     progress: bool = False
     random_state: RandomState = None
 
@@ -143,11 +156,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array or RowBlocks of shape (n_samples, n_features)
-            Inputs; :class:`~gorelm.stream.RowBlocks` are read a block at a time, and need not fit
-            in memory.
+        X : array, tensor, RowBlocks or dask collection of shape (n_samples, n_features)
+            Inputs. :class:`~gorelm.stream.RowBlocks` are read a block at a time; the partitions of
+            a dask array or dataframe stay on the workers of a cluster.
         y : array of shape (n_samples,) or (n_samples, n_targets)
-            Targets.
+            Targets; they are held in memory.
         sample_weight : array of shape (n_samples,), optional
             Weight of every row.
 
@@ -218,19 +231,36 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array or RowBlocks of shape (n_samples, n_features)
+        X : array, tensor, RowBlocks or dask collection of shape (n_samples, n_features)
             Inputs.
 
         Returns
         -------
         y : array of shape (n_samples,) or (n_samples, n_targets)
+            Predictions; of a tensor, a tensor on its device; of a dask collection, a dask array in
+            its partitions, computed when it is asked for.
         """
         check_is_fitted(self)
         if isinstance(X, RowBlocks):
             require_same_inputs(self, X.shape[1], X.feature_names)
             return np.concatenate([self._predict(x.astype(np.float64)) for _, x in X])
+        if is_tensor(X):
+            with needs("predictions of tensors need PyTorch", "torch"):
+                from gorelm.backends.torch import inputs as device
+
+            there: Array = device.predict(self, X)
+            return there
+        if is_dask(X):
+            from gorelm.backends.dask.fit import predict
+
+            lazy: Array = predict(self, X)
+            return lazy
         inputs: Array = validate_data(self, X, dtype=np.float64, reset=False)
         return self._predict(inputs)
+
+    def _validate(self, X: object, y: object, sample_weight: object) -> tuple[Array, Array, Array]:
+        inputs: Array = validate_data(self, X, dtype=np.float64)
+        return inputs, *validate_targets(self, inputs, y, sample_weight)
 
     def _predict(self, inputs: Array) -> Array:
         scaled = within_reach(self._input_scaling, inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import field
 from numbers import Integral
@@ -32,7 +32,10 @@ from gorelm.estimators._encoding import (
     is_counter,
     target_columns,
 )
+from gorelm.estimators._prepare import require_same_inputs, take_names
+from gorelm.estimators._table_blocks import StoredCells, StoredColumns
 from gorelm.estimators.robust import RobustELMRegressor
+from gorelm.stream import ParquetTable, RowBlocks
 
 if TYPE_CHECKING:
     import pandas
@@ -130,8 +133,10 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
         Parameters
         ----------
-        X : frame or array of shape (n_samples, n_features)
-            Columns of numbers, truth values, categories; values may be missing.
+        X : frame, array or ParquetTable of shape (n_samples, n_features)
+            Columns of numbers, truth values, categories; values may be missing. Of a
+            :class:`~gorelm.stream.ParquetTable` one column at a time is in memory, and then a block
+            of rows.
         y : frame or array of shape (n_samples,) or (n_samples, n_targets)
             Targets, with missing values if the estimator takes them.
         **fit_params : dict
@@ -148,8 +153,13 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         return self
 
     def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
-        columns = columns_of(X)
-        validate_data(self, X, skip_check_array=True)
+        columns: Sequence[RawColumn]
+        if isinstance(X, ParquetTable):
+            columns = StoredColumns(X)
+            take_names(self, X)
+        else:
+            columns = columns_of(X)
+            validate_data(self, X, skip_check_array=True)
         self.notes_: list[str] = []
         y = self._targets(y)
         check_consistent_length(columns[0].cells, y)
@@ -157,11 +167,25 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
         self._ignore(columns)
         self._note_counters(columns)
-        cells, invalid = self._cells(columns)
-        self._note_invalid(invalid)
-        self.encoder_ = self._new_encoder(cells)
-        inputs = self.encoder_.fit_transform(cells)
+        if isinstance(X, ParquetTable):
+            inputs: Array | RowBlocks = self._learn_stored(X, StoredCells(columns, self.kinds_))
+        else:
+            cells, invalid = self._cells(columns)
+            self._note_invalid(invalid)
+            self.encoder_ = self._new_encoder(cells)
+            inputs = self.encoder_.fit_transform(cells)
         self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
+
+    def _learn_stored(self, X: ParquetTable, cells: StoredCells) -> RowBlocks:
+        """Fit the encoder to a table that is read in blocks; returns its inputs, in blocks."""
+        self._note_invalid(cells.invalid([self._name(j) for j in range(len(self.kinds_))]))
+        self.encoder_ = self._new_encoder(cells)
+        n_inputs = self.encoder_.fit_transform(cells.few(self.max_categories)).shape[1]
+        return RowBlocks(lambda: self._encoded_frames(X), len(X), n_inputs)
+
+    def _encoded_frames(self, X: ParquetTable) -> Iterator[Array]:
+        for frame in X.frames():
+            yield self.encoder_.transform(self._cells(columns_of(frame))[0])
 
     def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:
@@ -223,7 +247,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         names = getattr(self, "feature_names_in_", None)
         return f"column {j}" if names is None else str(names[j])
 
-    def _ignore(self, columns: list[RawColumn]) -> None:
+    def _ignore(self, columns: Sequence[RawColumn]) -> None:
         """Mark the columns without information, and say why."""
         reasons: dict[str, list[str]] = {}
         for j, column in enumerate(columns):
@@ -238,7 +262,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
                 f"{len(columns[0].cells)}). {' '.join(self.notes_)}"
             )
 
-    def _note_counters(self, columns: list[RawColumn]) -> None:
+    def _note_counters(self, columns: Sequence[RawColumn]) -> None:
         for j, column in enumerate(columns):
             if is_counter(column):
                 first = int(column.numbers()[0][0])
@@ -271,7 +295,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             return "the same in every row" if n_known else "empty"
         return None
 
-    def _cells(self, columns: list[RawColumn]) -> tuple[Cells, dict[str, list[str]]]:
+    def _cells(self, columns: Sequence[RawColumn]) -> tuple[Cells, dict[str, list[str]]]:
         """Return numbers and words, as the encoder takes them, and what was neither by column."""
         table: list[Cells] = []
         invalid = {}
@@ -289,7 +313,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             cells[:, j] = values
         return cells, invalid
 
-    def _new_encoder(self, cells: Cells) -> ColumnTransformer:
+    def _new_encoder(self, cells: Cells | StoredCells) -> ColumnTransformer:
         """Return the encoder for the table, and say what it will do."""
         full, marked, words, filled = list[int](), list[int](), list[int](), list[str]()
         for j, kind in enumerate(self.kinds_):
@@ -343,7 +367,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
         Parameters
         ----------
-        X : frame or array of shape (n_samples, n_features)
+        X : frame, array or ParquetTable of shape (n_samples, n_features)
             Columns as in the fit. Missing values are filled in as there.
 
         Returns
@@ -356,6 +380,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             If there are unseen categories, or cells that should be numbers and are not.
         """
         check_is_fitted(self)
+        if isinstance(X, ParquetTable):
+            require_same_inputs(self, X.shape[1], X.columns)
+            return np.concatenate([self.predict(frame) for frame in X.frames()])
         cells, notes = self._encodable(X)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=levels_to_caller())

@@ -216,5 +216,5 @@ def test_equal_inputs_with_other_targets_are_found():
 
 
 def test_repeated_rows_by_design_are_no_finding():
-    model, X, y = with_copies(100, 1.0)
+    model, X, y = with_copies(30, 30.0)
     assert model.findings(X, y)["gorelm.twin"].isna().all()

@@ -82,8 +82,8 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         What was filled in, encoded, ignored or taken for missing, a sentence each.
     outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, timings_
         Those of `regressor_`, where it has them.
-    target_spreads_ : ndarray of shape (n_targets,)
-        That of `regressor_`, where it has it.
+    cell_scores_, cell_thresholds_, cell_mask_, target_spreads_
+        Those of `regressor_`, where it has them.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
@@ -506,6 +506,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     outlier_mask_ = property(attrgetter("regressor_.outlier_mask_"))
     out_of_fold_ = property(attrgetter("regressor_.out_of_fold_"))
     contaminated_ = property(attrgetter("regressor_.contaminated_"))
+    cell_scores_ = property(attrgetter("regressor_.cell_scores_"))
+    cell_thresholds_ = property(attrgetter("regressor_.cell_thresholds_"))
+    cell_mask_ = property(attrgetter("regressor_.cell_mask_"))
     target_spreads_ = property(attrgetter("regressor_.target_spreads_"))
     timings_ = property(attrgetter("regressor_.timings_"))
 

@@ -4,6 +4,7 @@ from gorelm.cli.app import main
 from gorelm.cli.datasets import contaminate, datasets
 from gorelm.cli.experiments import experiment, report
 from gorelm.cli.models import export, inspect, predict
+from gorelm.cli.reviewing import review
 from gorelm.cli.tables import fit, outliers
 
 __all__ = ["main"]
@@ -12,6 +13,7 @@ __all__ = ["main"]
 for command in (
     fit,
     outliers,
+    review,
     predict,
     inspect,
     export,

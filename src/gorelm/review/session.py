@@ -1,0 +1,527 @@
+"""A table under review: its findings, the decisions about them, and fits that respect these."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gorelm._typing import Array, Indices, Mask
+from gorelm.estimators._encoding import columns_of
+from gorelm.metrics import rrmse
+from gorelm.review.similar import Similar
+from gorelm.review.store import Decision, Decisions, fingerprints
+from gorelm.selection import listening
+
+if TYPE_CHECKING:
+    import pandas
+
+    from gorelm.estimators.table import TableRegressor
+
+Json: TypeAlias = dict[str, Any]
+
+SHOWN = ("todo", "flagged", "all", "wrong", "right", "unsure", "noted")
+MOST_ROWS = 200  # of one page
+N_SIMILAR = 6
+N_POINTS = 300  # of the plots' background
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is reviewed.
+
+    Attributes
+    ----------
+    name : str
+        Of the file.
+    frame : pandas.DataFrame
+        All columns of the file; its index holds the ids of the rows, unless it is a RangeIndex.
+    inputs, targets : list of str
+        Which columns are what.
+    lines : array of int or None
+        Line of the file on which each row starts.
+    cells : pandas.DataFrame
+        The same cells as they are written in the file, for the cleaned table.
+    separator : str
+        Of the cells in a file.
+    """
+
+    name: str
+    frame: pandas.DataFrame
+    inputs: list[str]
+    targets: list[str]
+    lines: npt.NDArray[np.intp] | None
+    cells: pandas.DataFrame
+    separator: str = ","
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a fit says about all rows of the table, in their order there."""
+
+    order: Indices  # rows, the most suspicious first
+    score: Array
+    quality: Array
+    flagged: Mask
+    kind: list[str]
+    expected: Array  # (n, m)
+    off_by: Array
+    spreads: Array
+    cell_flagged: Mask
+
+    @property
+    def rank(self) -> Indices:
+        """Place of every row in `order`."""
+        rank = np.empty_like(self.order)
+        rank[self.order] = np.arange(len(self.order))
+        return rank
+
+
+class Stopped(Exception):
+    """The fit was told to stop."""
+
+
+class Session:
+    """Everything that the page asks for.
+
+    Parameters
+    ----------
+    table : Table
+        What is reviewed.
+    decisions : Decisions
+        Where the decisions are kept.
+    new_model : callable
+        Returns an unfitted `TableRegressor` around a model whose `fit` takes `sample_weight` and
+        `trusted`.
+    """
+
+    def __init__(
+        self, table: Table, decisions: Decisions, new_model: Callable[[], TableRegressor]
+    ) -> None:
+        self.table = table
+        self.decisions = decisions
+        self.rows = fingerprints(table.frame)
+        self.given = np.column_stack(
+            [column.numbers()[0] for column in columns_of(table.frame[table.targets])]
+        )
+        self._new_model = new_model
+        self._row_of = {key: row for row, key in enumerate(self.rows)}
+        self._labels = self._make_labels()
+        self._similar = Similar(table.frame[table.inputs])
+        self._usual = [_usual(table.frame[name]) for name in table.inputs]
+        self._lock = threading.RLock()
+        self._found: Findings | None = None
+        self._rank: Indices | None = None
+        self._fit_at = 0  # version of the decisions that the last fit knew
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._progress: Json = {"state": "idle"}
+
+    # -- fits ------------------------------------------------------------------------------------
+
+    def refit(self) -> bool:
+        """Begin a fit that respects the decisions; False: one is at work already."""
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return False
+            self._progress = {"state": "fitting", "step": "reading", "done": 0, "total": 1}
+            self._progress["since"] = time.monotonic()
+            # A daemon: the process ends without it.
+            self._thread = threading.Thread(target=self._fit, name="fit", daemon=True)
+            self._thread.start()
+            return True
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for the fit that is at work."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def close(self, seconds: float = 5.0) -> bool:
+        """Stop the fit at its next step, and say whether it has ended; closes the decisions."""
+        self._stop.set()
+        self.wait(seconds)
+        self.decisions.close()
+        return self._thread is None or not self._thread.is_alive()
+
+    def _tell(self, step: str, done: int, total: int) -> None:
+        if self._stop.is_set():
+            raise Stopped
+        self._progress = {**self._progress, "step": step, "done": done, "total": total}
+
+    def _fit(self) -> None:
+        try:
+            decided = self.decisions.current()
+            X, y, weight, trusted = self._with_decisions(decided)
+            with warnings.catch_warnings(), listening(self._tell):
+                warnings.simplefilter("ignore", UserWarning)  # its notes say the same
+                model = self._new_model()
+                asked: Json = {} if weight.all() else {"sample_weight": weight}
+                asked |= {"trusted": trusted} if trusted.any() else {}
+                model.fit(X, y, **asked)
+                found = findings_of(model, X, self.table)
+        except Stopped:
+            self._progress = {"state": "stopped"}
+        except Exception as error:  # whatever it is, the page has to say it
+            message = " ".join(str(error).split()) or type(error).__name__
+            self._progress = {"state": "failed", "message": message[:500]}
+        else:
+            seconds = time.monotonic() - self._progress["since"]
+            with self._lock:
+                self._found, self._rank = found, found.rank
+                self._fit_at = max((d.version for d in decided.values()), default=0)
+                self._progress = {
+                    "state": "done",
+                    "seconds": round(seconds, 1),
+                    "notes": model.notes_,
+                    "contaminated": bool(getattr(model, "contaminated_", False)),
+                    "errors": self._errors(found, decided),
+                }
+
+    def _with_decisions(
+        self, decided: Mapping[str, Decision]
+    ) -> tuple[pandas.DataFrame, pandas.DataFrame, Array, Mask]:
+        """Return inputs, targets without the wrong cells, weights, and the rows to trust."""
+        X, y = self.table.frame[self.table.inputs], self.table.frame[self.table.targets]
+        rejected, wrong = self._rejected(decided)
+        verdicts = self._verdicts(decided)
+        weight = np.where(rejected, 0.0, 1.0)
+        return X, y.mask(wrong) if wrong.any() else y, weight, verdicts == "right"
+
+    def _rejected(self, decided: Mapping[str, Decision]) -> tuple[Mask, Mask]:
+        """Return which rows were found wrong, and which cells of other rows."""
+        rows, cells = np.zeros(len(self.rows), dtype=bool), np.zeros(self.given.shape, dtype=bool)
+        for key, decision in decided.items():
+            if key in self._row_of:
+                row = self._row_of[key]
+                rows[row] = decision.verdict == "wrong"
+                if decision.verdict == "cells":
+                    cells[row] = [name in decision.cells for name in self.table.targets]
+        return rows, cells
+
+    def _verdicts(self, decided: Mapping[str, Decision]) -> npt.NDArray[np.str_]:
+        verdicts = np.zeros(len(self.rows), dtype="U6")
+        for key, decision in decided.items():
+            if key in self._row_of:
+                verdicts[self._row_of[key]] = decision.verdict
+        return verdicts
+
+    def _errors(self, found: Findings, decided: Mapping[str, Decision]) -> list[float | None]:
+        """Return the relative RMSE of every target, without flagged and wrong rows and cells."""
+        rows, cells = self._rejected(decided)
+        left_out = found.flagged[:, None] & (found.cell_flagged.sum(axis=1) == 0)[:, None]
+        known = ~(np.isnan(self.given - found.expected) | left_out | found.cell_flagged)
+        known &= ~(rows[:, None] | cells)
+        errors: list[float | None] = []
+        for j, keep in enumerate(known.T):
+            value = rrmse(self.given[keep, j], found.expected[keep, j])[0] if keep.sum() > 1 else 0
+            errors.append(round(float(value), 4) if keep.sum() > 1 else None)
+        return errors
+
+    # -- what the page shows ---------------------------------------------------------------------
+
+    def state(self) -> Json:
+        """Return what the page says about the whole table."""
+        with self._lock:
+            decided, found, progress = self.decisions.current(), self._found, dict(self._progress)
+            verdicts = self._verdicts(decided)
+            fit_at = self._fit_at
+        if "since" in progress:
+            progress["seconds"] = round(time.monotonic() - progress.pop("since"), 1)
+        here = [decision for key, decision in decided.items() if key in self._row_of]
+        counts = {name: int((verdicts == name).sum()) for name in ("right", "unsure")}
+        counts["wrong"] = int(((verdicts == "wrong") | (verdicts == "cells")).sum())
+        counts["noted"] = sum(bool(decision.note) for decision in here)
+        counts["all"] = len(self.rows)
+        if found is not None:
+            counts["flagged"] = int(found.flagged.sum())
+            counts["todo"] = int((found.flagged & (verdicts == "")).sum())
+        return {
+            "name": self.table.name,
+            "targets": self.table.targets,
+            "inputs": self.table.inputs,
+            "usual": self._usual,
+            "counts": counts,
+            "fit": progress,
+            "fitted": found is not None,
+            "since_fit": sum(decision.version > fit_at for decision in here),
+            "version": max((decision.version for decision in decided.values()), default=0),
+            "elsewhere": len(decided) - len(here),
+            "file": str(self.decisions.path),
+        }
+
+    def page(
+        self,
+        show: str = "todo",
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        count: int = 50,
+        find: str = "",
+    ) -> Json:
+        """Return rows in the order of suspicion.
+
+        Parameters
+        ----------
+        show : str
+            Which rows, one of `SHOWN`.
+        after, before : int, optional
+            Only rows behind or ahead of this place in the order. Places do not move when a row is
+            decided and is shown no more, so that no row is skipped.
+        count : int
+            Most rows to return.
+        find : str
+            Only rows whose id, line or number contains this.
+        """
+        if show not in SHOWN:
+            raise ValueError(f"show is one of {', '.join(SHOWN)}")
+        with self._lock:
+            found, decided = self._found, self.decisions.current()
+        if found is None:
+            return {"rows": [], "total": 0, "first": 0, "more": False}
+        matching = self._matching(show, found, decided)[found.order]
+        if find:
+            matching &= np.array([find in label for label in self._labels])[found.order]
+        places = np.flatnonzero(matching)
+        count = max(1, min(count, MOST_ROWS))
+        if before is not None:
+            end = int(np.searchsorted(places, before))
+            start = max(end - count, 0)
+        else:
+            start = 0 if after is None else int(np.searchsorted(places, after, side="right"))
+        chosen = places[start : start + count]
+        return {
+            "rows": [self._row(int(found.order[place]), found, decided) for place in chosen],
+            "total": len(places),
+            "first": start,
+            "more": start + count < len(places),
+        }
+
+    def _matching(self, show: str, found: Findings, decided: Mapping[str, Decision]) -> Mask:
+        verdicts = self._verdicts(decided)
+        if show == "todo":
+            return np.asarray(found.flagged & (verdicts == ""), dtype=bool)
+        if show == "flagged":
+            return found.flagged.copy()
+        if show == "wrong":
+            return np.isin(verdicts, ["wrong", "cells"])
+        if show == "noted":
+            noted = np.zeros(len(self.rows), dtype=bool)
+            noted[[self._row_of[k] for k, d in decided.items() if d.note and k in self._row_of]] = 1
+            return noted
+        return np.asarray((verdicts == show) | (show == "all"), dtype=bool)
+
+    def _row(self, row: int, found: Findings, decided: Mapping[str, Decision]) -> Json:
+        decision = decided.get(self.rows[row], Decision(self.rows[row]))
+        assert self._rank is not None
+        return {
+            "row": row,
+            "place": int(self._rank[row]),
+            "line": None if self.table.lines is None else int(self.table.lines[row]),
+            "id": self._id(row),
+            "score": _plain(found.score[row]),
+            "quality": _plain(found.quality[row]),
+            "flagged": bool(found.flagged[row]),
+            "kind": found.kind[row],
+            "given": [_plain(value) for value in self.given[row]],
+            "expected": [_plain(value) for value in found.expected[row]],
+            "off_by": [_plain(value) for value in found.off_by[row]],
+            "spreads": [_plain(value) for value in found.spreads[row]],
+            "off": found.cell_flagged[row].tolist(),
+            "decision": _of_page(decision),
+        }
+
+    def detail(self, row: int) -> Json:
+        """Return everything about one row."""
+        self._require(row)
+        with self._lock:
+            found, decided = self._found, self.decisions.current()
+        if found is None:
+            raise LookupError("the first fit is still at work")
+        near, distances = self._similar.nearest(row, N_SIMILAR)
+        return {
+            **self._row(row, found, decided),
+            "inputs": self._inputs(row),
+            "similar": [
+                {
+                    **self._row(int(other), found, decided),
+                    "inputs": self._inputs(int(other)),
+                    "distance": _plain(distance),
+                }
+                for other, distance in zip(near, distances, strict=True)
+            ],
+            "history": [_of_page(one) for one in self.decisions.history(self.rows[row])],
+        }
+
+    def decisions_about(self, rows: Sequence[int]) -> Json:
+        """Return what holds now for some rows, by their numbers; nothing for undecided ones."""
+        decided = self.decisions.current()
+        known = {row: decided.get(self.rows[row]) for row in rows if 0 <= row < len(self.rows)}
+        return {"decisions": {str(r): _of_page(one) for r, one in known.items() if one is not None}}
+
+    def points(self) -> Json:
+        """Return expected and given values of some rows, by target, to draw behind a row."""
+        with self._lock:
+            found = self._found
+        if found is None:
+            return {"expected": [], "given": []}
+        calm = np.flatnonzero(~found.flagged)
+        some = calm[:: max(1, -(-len(calm) // N_POINTS))]
+        columns = {"expected": found.expected[some].T, "given": self.given[some].T}
+        return {
+            name: [[_plain(value) for value in column] for column in table]
+            for name, table in columns.items()
+        }
+
+    def decide(
+        self,
+        row: int,
+        verdict: str | None = None,
+        cells: Sequence[str] = (),
+        note: str | None = None,
+        seen: int = 0,
+    ) -> Json:
+        """Write a decision down; returns it, and the one that it replaced unseen, if any.
+
+        `seen` is the version of the row's last decision that the page knew.
+        """
+        self._require(row)
+        unknown = [name for name in cells if name not in self.table.targets]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is no target")
+        with self._lock:
+            before = self.decisions.current().get(self.rows[row], Decision(self.rows[row]))
+            now = self.decisions.decide(self.rows[row], verdict, cells, note)
+        unseen = before.version > seen and before.verdict != now.verdict
+        return {"decision": _of_page(now), "replaced": _of_page(before) if unseen else None}
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def cleaned(self, *, drop_flagged: bool = False) -> str:
+        """Return the table as text, without the wrong rows, the wrong cells blank.
+
+        `drop_flagged`: also without the rows that are flagged and not yet decided about.
+        """
+        with self._lock:
+            decided, found = self.decisions.current(), self._found
+        rows, wrong = self._rejected(decided)
+        if drop_flagged and found is not None:
+            rows |= found.flagged & (self._verdicts(decided) == "")
+        cells = self.table.cells.copy()
+        for name, blank in zip(self.table.targets, wrong.T, strict=True):
+            if blank.any():
+                cells[name] = cells[name].astype(object).mask(blank, "")
+        return _csv(cells[~rows], self.table.separator, index=self._has_ids)
+
+    def decided(self) -> str:
+        """Return the decisions as text, a line for each row that has one."""
+        import pandas
+
+        with self._lock:
+            decided = self.decisions.current()
+        lines = []
+        for key, decision in decided.items():
+            row = self._row_of.get(key)
+            place: Json = {"line": "", "row": "", "id": ""}
+            if row is not None:
+                line = "" if self.table.lines is None else int(self.table.lines[row])
+                place = {"line": line, "row": row, "id": self._id(row) or ""}
+            entry = asdict(decision) | {"fingerprint": key, "cells": ",".join(decision.cells)}
+            lines.append({**place, **{k: v for k, v in entry.items() if k != "row"}})
+        names = ["line", "row", "id", "verdict", "cells", "note", "time", "version", "fingerprint"]
+        frame = pandas.DataFrame(lines, columns=names)
+        return _csv(frame, ",", index=False)
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    @property
+    def _has_ids(self) -> bool:
+        import pandas
+
+        return not isinstance(self.table.frame.index, pandas.RangeIndex)
+
+    def _id(self, row: int) -> str | None:
+        return str(self.table.frame.index[row]) if self._has_ids else None
+
+    def _make_labels(self) -> list[str]:
+        """Return what each row can be found by."""
+        lines = self.table.lines
+        where = range(len(self.rows)) if lines is None else lines.tolist()
+        if not self._has_ids:
+            return [str(line) for line in where]
+        ids = self.table.frame.index
+        return [f"{key}\n{line}" for key, line in zip(ids, where, strict=True)]
+
+    def _inputs(self, row: int) -> list[Any]:
+        return [_shown(self.table.frame[name].iloc[row]) for name in self.table.inputs]
+
+    def _require(self, row: int) -> None:
+        if not 0 <= row < len(self.rows):
+            raise LookupError(f"there is no row {row}")
+
+
+def findings_of(model: TableRegressor, X: pandas.DataFrame, table: Table) -> Findings:
+    """Return what a fitted model says about the rows; their targets are those of the table."""
+    y = np.column_stack([c.numbers()[0] for c in columns_of(table.frame[table.targets])])
+    expected = np.asarray(model.out_of_fold_).reshape(y.shape)
+    from gorelm._features.scaling import Scaling
+
+    spread = Scaling.fit("robust", y, np.ones(len(y))).scale
+    off_by = y - expected
+    score = np.asarray(model.outlier_scores_)
+    cell = getattr(model, "cell_mask_", None)
+    if cell is None:
+        cell = np.abs(np.nan_to_num(off_by / spread)) > model.outlier_threshold_
+    flagged = np.asarray(model.outlier_mask_)
+    return Findings(
+        order=np.argsort(-np.nan_to_num(score, nan=-1.0), kind="stable"),
+        score=score,
+        quality=1.0 / (1.0 + score / model.outlier_threshold_),
+        flagged=flagged | cell.any(axis=1),
+        kind=["row" if f else "" for f in flagged],
+        expected=expected,
+        off_by=off_by,
+        spreads=off_by / spread,
+        cell_flagged=cell,
+    )
+
+
+def _plain(value: Any) -> float | None:
+    """Return a number as JSON has it."""
+    return float(value) if np.isfinite(value) else None
+
+
+def _shown(cell: Any) -> Any:
+    """Return a cell as JSON has it: a number, a truth value, text or nothing."""
+    if isinstance(cell, np.generic):
+        cell = cell.item()
+    if isinstance(cell, bool | str):
+        return cell
+    if isinstance(cell, int | float):
+        return cell if abs(cell) < 2**53 else (str(cell) if cell == cell else None)
+    text = "" if cell is None else str(cell)
+    return None if text in ("", "NaT", "<NA>") else text
+
+
+def _usual(column: pandas.Series) -> Any:
+    """Return the median of a column of numbers, the most frequent value of another."""
+    if column.dtype.kind in "iuf":
+        return _shown(column.median())
+    frequent = column.mode()
+    return _shown(frequent.iloc[0]) if len(frequent) else None
+
+
+def _of_page(decision: Decision) -> Json:
+    return {name: value for name, value in asdict(decision).items() if name != "row"}
+
+
+def _csv(frame: pandas.DataFrame, separator: str, *, index: bool) -> str:
+    text = io.StringIO()
+    frame.to_csv(text, index=index, sep=separator, lineterminator="\n")
+    return text.getvalue()

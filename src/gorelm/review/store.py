@@ -90,6 +90,8 @@ class Decisions:
             tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
             if tables and "decisions" not in tables:
                 raise ValueError(f"{self.path} is a database of something else; name another file.")
+            if tables:
+                self._db.execute(f"SELECT {_COLUMNS} FROM decisions LIMIT 1")
             # A decision survives the power going: the log is synced before a commit returns.
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
@@ -100,7 +102,6 @@ class Decisions:
                     "time TEXT NOT NULL)"
                 )
                 self._db.execute("CREATE INDEX IF NOT EXISTS by_row ON decisions (row)")
-            self._db.execute(f"SELECT {_COLUMNS} FROM decisions LIMIT 1")
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) and "no such column" not in str(error):
                 raise  # locked, read-only, disk full: says so itself

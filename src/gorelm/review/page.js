@@ -247,6 +247,10 @@ function drawHead() {
   const head = make("div", { class: "head" }, make("h2", { text: label(detail) }));
   if (detail.line !== null) head.append(make("span", { class: "soft", text: `row ${detail.row}` }));
   if (detail.kind) head.append(make("span", { class: "badge", text: KINDS[detail.kind] || detail.kind }));
+  if (detail.twin !== null) {
+    head.append(make("button", { type: "button", class: "link", text: `contradicts row ${detail.twin}, which has the same inputs`,
+      on: { click: trying(() => choose(detail.twin)) } }));
+  }
   if (detail.decision.verdict) head.append(badge(detail.decision));
   const quality = detail.quality === null ? "" : `, quality ${detail.quality.toFixed(2)}`;
   const flag = detail.flagged ? "flagged" : "not flagged";

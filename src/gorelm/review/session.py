@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gorelm._typing import Array, Indices, Mask
 from gorelm.estimators._encoding import columns_of
+from gorelm.findings import Names, findings
 from gorelm.metrics import rrmse
 from gorelm.review.similar import Similar
 from gorelm.review.store import Decision, Decisions, fingerprints
@@ -71,6 +72,7 @@ class Findings:
     quality: Array
     flagged: Mask
     kind: list[str]
+    twin: Indices  # row that each contradicts, -1: none
     expected: Array  # (n, m)
     off_by: Array
     spreads: Array
@@ -165,7 +167,7 @@ class Session:
                 asked: Json = {} if weight.all() else {"sample_weight": weight}
                 asked |= {"trusted": trusted} if trusted.any() else {}
                 model.fit(X, y, **asked)
-                found = findings_of(model, X, self.table)
+                found = findings_of(model, X, y, self.given)
         except Stopped:
             self._progress = {"state": "stopped"}
         except Exception as error:  # whatever it is, the page has to say it
@@ -215,9 +217,9 @@ class Session:
     def _errors(self, found: Findings, decided: Mapping[str, Decision]) -> list[float | None]:
         """Return the relative RMSE of every target, without flagged and wrong rows and cells."""
         rows, cells = self._rejected(decided)
-        left_out = found.flagged[:, None] & (found.cell_flagged.sum(axis=1) == 0)[:, None]
-        known = ~(np.isnan(self.given - found.expected) | left_out | found.cell_flagged)
-        known &= ~(rows[:, None] | cells)
+        whole = rows | (found.flagged & (np.array(found.kind) != "cell"))
+        known = ~(np.isnan(self.given - found.expected) | found.cell_flagged | cells)
+        known &= ~whole[:, None]
         errors: list[float | None] = []
         for j, keep in enumerate(known.T):
             value = rrmse(self.given[keep, j], found.expected[keep, j])[0] if keep.sum() > 1 else 0
@@ -329,6 +331,7 @@ class Session:
             "quality": _plain(found.quality[row]),
             "flagged": bool(found.flagged[row]),
             "kind": found.kind[row],
+            "twin": None if found.twin[row] < 0 else int(found.twin[row]),
             "given": [_plain(value) for value in self.given[row]],
             "expected": [_plain(value) for value in found.expected[row]],
             "off_by": [_plain(value) for value in found.off_by[row]],
@@ -466,29 +469,43 @@ class Session:
             raise LookupError(f"there is no row {row}")
 
 
-def findings_of(model: TableRegressor, X: pandas.DataFrame, table: Table) -> Findings:
-    """Return what a fitted model says about the rows; their targets are those of the table."""
-    y = np.column_stack([c.numbers()[0] for c in columns_of(table.frame[table.targets])])
-    expected = np.asarray(model.out_of_fold_).reshape(y.shape)
-    from gorelm._features.scaling import Scaling
+def findings_of(
+    model: TableRegressor, X: pandas.DataFrame, y: pandas.DataFrame, given: Array
+) -> Findings:
+    """Return what a fitted model says about its rows, whose targets are `given` in the table.
 
-    spread = Scaling.fit("robust", y, np.ones(len(y))).scale
-    off_by = y - expected
-    score = np.asarray(model.outlier_scores_)
-    cell = getattr(model, "cell_mask_", None)
-    if cell is None:
-        cell = np.abs(np.nan_to_num(off_by / spread)) > model.outlier_threshold_
-    flagged = np.asarray(model.outlier_mask_)
+    Cells that y lacks were rejected: they stay flagged.
+    """
+    frame = findings(model, X, y)
+    names = Names([*map(str, X.columns), *map(str, y.columns)])
+    order = frame[names.row].to_numpy(dtype=np.intp)
+
+    def column(name: str) -> npt.NDArray[Any]:
+        values = frame[name].to_numpy()
+        sorted_back = np.empty_like(values)
+        sorted_back[order] = values
+        return sorted_back
+
+    def columns(name_of: Callable[[str], str]) -> npt.NDArray[Any]:
+        return np.column_stack([column(name_of(str(target))) for target in y.columns])
+
+    expected = columns(names.expected).astype(float)
+    rejected = np.isnan(columns(str).astype(float)) & ~np.isnan(given)
+    off_by = given - expected
+    with np.errstate(invalid="ignore", over="ignore"):
+        spreads = np.nan_to_num(off_by / model.target_spreads_, nan=np.nan)
+    twins = frame[names.twin].fillna(-1).to_numpy(dtype=np.intp)
     return Findings(
-        order=np.argsort(-np.nan_to_num(score, nan=-1.0), kind="stable"),
-        score=score,
-        quality=1.0 / (1.0 + score / model.outlier_threshold_),
-        flagged=flagged | cell.any(axis=1),
-        kind=["row" if f else "" for f in flagged],
+        order=order,
+        score=column(names.score).astype(float),
+        quality=column(names.quality).astype(float),
+        flagged=column(names.flagged).astype(bool) | rejected.any(axis=1),
+        kind=[str(kind) for kind in column(names.kind)],
+        twin=twins[np.argsort(order)],
         expected=expected,
         off_by=off_by,
-        spreads=off_by / spread,
-        cell_flagged=cell,
+        spreads=spreads,
+        cell_flagged=columns(names.flagged_of).astype(bool) | rejected,
     )
 
 

@@ -487,7 +487,7 @@ def findings_of(
         return sorted_back
 
     def columns(name_of: Callable[[str], str]) -> npt.NDArray[Any]:
-        return np.column_stack([column(name_of(str(target))) for target in y.columns])
+        return np.asarray(np.column_stack([column(name_of(str(t))) for t in y.columns]))
 
     expected = columns(names.expected).astype(float)
     rejected = np.isnan(columns(str).astype(float)) & ~np.isnan(given)

@@ -51,8 +51,8 @@ def people(n_rows=60, n_wrong=8, seed=0):
             "sex": rng.choice(["F", "M"], n_rows),
             "height": rng.normal(170, 9, n_rows).round(),
             "remark": "",
-            "weight": rng.normal(70, 4, n_rows).round(1),
-            "waist": rng.normal(85, 3, n_rows).round(1),
+            "weight": rng.uniform(60, 80, n_rows).round(1),
+            "waist": rng.uniform(75, 95, n_rows).round(1),
         },
         index=[f"P{k:03d}" for k in range(n_rows)],
     )

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._features.scaling import Scaling
 from gorelm._solver.threads import n_threads, one_blas_thread
-from gorelm._typing import Array, Constraints, RandomState
+from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.estimators._base import all_or_nothing, parameters
 from gorelm.estimators._prepare import usable_rows, validate_targets
 from gorelm.estimators._robust.layers import PATH, Trial
@@ -130,7 +130,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     progress: bool = False
     random_state: RandomState = None
 
-    def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
+    def fit(
+        self, X: object, y: object, sample_weight: object = None, trusted: object = None
+    ) -> Self:
         """Screen, search, refine and fit.
 
         Parameters
@@ -141,6 +143,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             Targets.
         sample_weight : array of shape (n_samples,), optional
             Weight of every row.
+        trusted : array of bool of shape (n_samples,), optional
+            Rows that are known to be right, however far off they seem: they are never flagged, set
+            aside or moved towards their predictions.
 
         Returns
         -------
@@ -152,10 +157,12 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             inputs: Array = validate_data(self, X, dtype=np.float64)
             threads = n_threads(self.n_jobs)
             with one_blas_thread():
-                self._fit(inputs, y, sample_weight, threads)
+                self._fit(inputs, y, sample_weight, trusted, threads)
         return self
 
-    def _fit(self, X: Array, y: object, sample_weight: object, threads: int) -> None:
+    def _fit(
+        self, X: Array, y: object, sample_weight: object, trusted: object, threads: int
+    ) -> None:
         T, w = validate_targets(self, X, y, sample_weight)
         usable = usable_rows(T, w)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -175,6 +182,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             None if isinstance(self.n_hidden, str) else self.n_hidden,
             threads,
             self.progress,
+            _checked_mask(trusted, len(X)),
         )
         if self.cv is None and usable.sum() < 2:
             raise ValueError(
@@ -235,6 +243,18 @@ class Clock:
         """Note how long a step has taken."""
         now = time.perf_counter()
         self.laps[step], self._last = now - self._last, now
+
+
+def _checked_mask(trusted: object, n_rows: int) -> Mask | None:
+    if trusted is None:
+        return None
+    mask = np.asarray(trusted)
+    if mask.dtype != bool or mask.shape != (n_rows,):
+        raise ValueError(
+            f"trusted must hold a truth value for each of the {n_rows} rows; it is an array of "
+            f"{mask.dtype} and of shape {mask.shape}"
+        )
+    return mask
 
 
 def _within_reach(scaling: Scaling, X: Array) -> Array:

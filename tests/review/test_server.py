@@ -8,11 +8,9 @@ import pytest
 
 pd = pytest.importorskip("pandas")
 pytest.importorskip("starlette")
-pytest.importorskip("httpx")
-
-from starlette.testclient import TestClient  # noqa: E402
 
 from gorelm.review.server import LONGEST_BODY, listening_socket, make_app, new_token  # noqa: E402
+from support.asgi import Client  # noqa: E402
 from support.review_cases import EVIL, people, session_of  # noqa: E402
 
 TOKEN, PORT = new_token(), 8123
@@ -28,7 +26,7 @@ ORIGIN = {"origin": HERE}
 def case(tmp_path):
     frame, wrong = people()
     session = session_of(tmp_path / "d.sqlite", frame)
-    client = TestClient(make_app(session, token=TOKEN, port=PORT), base_url=HERE)
+    client = Client(make_app(session, token=TOKEN, port=PORT), f"127.0.0.1:{PORT}")
     yield client, session, wrong
     session.close()
 
@@ -78,7 +76,7 @@ def test_every_path_is_guarded(case, path):
 @pytest.mark.parametrize("path", ["api/decide", "api/refit"])
 def test_only_the_page_itself_may_change_something(case, path):
     client, session, _ = case
-    body = json.dumps({"row": 0, "verdict": "wrong"})
+    body = b'{"row": 0, "verdict": "wrong"}'
     for headers in (
         {},
         {"origin": "http://evil.example"},
@@ -98,14 +96,13 @@ def test_a_decision_is_saved_before_it_is_answered(case):
     client, session, wrong = case
     row = int(wrong[0])
     sent = {"row": row, "verdict": "cells", "cells": ["weight"], "note": EVIL, "seen": 0}
-    answer = client.post(url("api/decide"), json=sent, headers=ORIGIN).json()
+    answer = client.post(url("api/decide"), json.dumps(sent).encode(), ORIGIN).json()
     saved = session.decisions.current()[session.rows[row]]
     assert (saved.verdict, saved.cells, saved.note) == ("cells", ("weight",), EVIL)
     assert answer["decision"]["version"] == saved.version == 1
     assert answer["replaced"] is None
-    stale = client.post(
-        url("api/decide"), json={"row": row, "verdict": "right", "seen": 0}, headers=ORIGIN
-    ).json()
+    late = json.dumps({"row": row, "verdict": "right", "seen": 0}).encode()
+    stale = client.post(url("api/decide"), late, ORIGIN).json()
     assert stale["replaced"]["verdict"] == "cells"
     known = client.get(url(f"api/decisions?rows={row},5,x,-3,999")).json()["decisions"]
     assert list(known) == [str(row)]

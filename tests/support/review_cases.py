@@ -1,12 +1,15 @@
 """Tables under review, judged at once by a model that knows medians only."""
 
+import contextlib
+import threading
+
 import numpy as np
 import pandas as pd
 
 from gorelm.review.session import Session, Table
 from gorelm.review.store import Decisions
 
-__all__ = ["EVIL", "Medians", "people", "session_of"]
+__all__ = ["EVIL", "Medians", "people", "served", "session_of"]
 
 EVIL = '</td><script>window.evil = 1</script><img src=x onerror="window.evil = 2">'
 
@@ -78,3 +81,23 @@ def session_of(path, frame=None, targets=("weight", "waist"), new_model=Medians)
     session.refit()
     session.wait()
     return session
+
+
+@contextlib.contextmanager
+def served(session):
+    """Serve a session from a thread; yields the address of its page."""
+    import uvicorn
+
+    from gorelm.review.server import listening_socket, make_app, new_token
+
+    with listening_socket(0) as opened:
+        token, port = new_token(), opened.getsockname()[1]
+        app = make_app(session, token=token, port=port)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}/{token}/"
+        finally:
+            server.should_exit = True
+            thread.join()

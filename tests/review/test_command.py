@@ -18,12 +18,12 @@ pytest.importorskip("pandas")
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from click.testing import CliRunner  # noqa: E402
+from click.testing import CliRunner
 
-from gorelm.cli import main  # noqa: E402
-from gorelm.review.store import Decisions  # noqa: E402
-from support.processes import left_after, marked  # noqa: E402
-from support.review_cases import people  # noqa: E402
+from gorelm.cli import main
+from gorelm.review.store import Decisions
+from support.processes import left_after, marked
+from support.review_cases import people
 
 MARK = "GORELM_REVIEW_TEST"
 

@@ -22,14 +22,23 @@ def until(driver, condition, what):
     return WebDriverWait(driver, 20, 0.05).until(lambda _: condition(), what)
 
 
+CHOSEN = """
+const item = document.querySelector("#rows [aria-selected=true]");
+const heading = document.querySelector("#detail h2");
+const shown = item && heading && item.querySelector(".label").textContent === heading.textContent;
+return shown ? Number(item.id.split("-")[1]) : null;
+"""
+
+
 def chosen(driver):
     """Return the number of the chosen row, once its details are shown."""
-    item = driver.find_elements(By.CSS_SELECTOR, "#rows [aria-selected=true]")
-    heading = driver.find_elements(By.CSS_SELECTOR, "#detail h2")
-    if not item or not heading:
-        return None
-    label = item[0].find_element(By.CLASS_NAME, "label").text
-    return int(item[0].get_attribute("id").split("-")[1]) if label == heading[0].text else None
+    return driver.execute_script(CHOSEN)  # at once: the page may replace its parts meanwhile
+
+
+def text_of(driver, selector):
+    """Return the text of an element, None if there is none."""
+    script = "const found = document.querySelector(arguments[0]); return found && found.innerText"
+    return driver.execute_script(script, selector)
 
 
 def at(driver, row):
@@ -62,15 +71,14 @@ def test_a_review_by_mouse_and_keyboard(tmp_path):
     with served(session) as address, driven(tmp_path) as driver:
         driver.get(address)
         at(driver, wrong[0])
-        text = driver.find_element(By.ID, "detail").text
+        text = text_of(driver, "#detail")
         assert f"{frame['weight'].iloc[wrong[0]]:,g}" in text  # given
         assert "→" in text
-        off = driver.find_elements(By.CSS_SELECTOR, "#targets tr.off th")
-        assert [cell.text for cell in off] == ["weight"]
+        assert text_of(driver, "#targets tr.off th") == "weight"
         assert len(driver.find_elements(By.CSS_SELECTOR, ".similar tbody tr")) == 7
         assert driver.find_elements(By.CSS_SELECTOR, "#detail svg circle.it")
         # A cell that holds a script is text.
-        assert EVIL in driver.find_element(By.CLASS_NAME, "inputs").text
+        assert EVIL in text_of(driver, ".inputs")
         assert driver.execute_script("return window.evil") is None
 
         driver.find_element(By.ID, "verdict-wrong").click()  # by mouse
@@ -106,8 +114,7 @@ def test_a_review_by_mouse_and_keyboard(tmp_path):
             item.get_attribute("id") for item in driver.find_elements(By.CSS_SELECTOR, "#rows li")
         ]
         assert listed == [f"row-{row}" for row in wrong[5:]]
-        assert "2 right" not in driver.find_element(By.ID, "summary").text
-        assert "3 wrong, 1 right, 1 unsure" in driver.find_element(By.ID, "summary").text
+        assert "3 wrong, 1 right, 1 unsure" in text_of(driver, "#summary")
         press(driver, "w")
         wait_saved(driver, session, wrong[6], ("wrong", ""))
         at(driver, wrong[7])
@@ -118,7 +125,7 @@ def test_a_review_by_mouse_and_keyboard(tmp_path):
 
         driver.find_element(By.ID, "refit").click()
         until(driver, lambda: session.state()["since_fit"] == 0, "no fit")
-        until(driver, lambda: "since the fit" not in driver.find_element(By.ID, "summary").text, "")
+        until(driver, lambda: "since the fit" not in text_of(driver, "#summary"), "")
         driver.find_element(By.CSS_SELECTOR, "#export summary").click()
         driver.find_element(By.ID, "export-clean").click()
         file = tmp_path / "people.clean.csv"
@@ -155,12 +162,10 @@ def test_two_tabs_and_the_end_of_the_review(tmp_path):
             wait_saved(driver, session, row, ("right", ""))
             assert len(session.decisions.history(session.rows[row])) == 2
             driver.switch_to.window(driver.window_handles[1])
-            badge = (By.CSS_SELECTOR, f"#row-{row} .badge")
-            until(driver, lambda: driver.find_element(*badge).text == "right", "no news")
+            until(driver, lambda: text_of(driver, f"#row-{row} .badge") == "right", "no news")
             before = saved(session, int(wrong[1]))
         press(driver, "w")  # the review has ended: the page says so
-        message = driver.find_element(By.ID, "message")
-        until(driver, lambda: "The review has ended" in message.text, "nothing is said")
+        until(driver, lambda: "review has ended" in text_of(driver, "#message"), "nothing is said")
         assert saved(session, int(wrong[1])) == before
     session.close()
 
@@ -190,7 +195,7 @@ def test_many_rows_are_paged(tmp_path):
         driver.get(address)
         at(driver, int(wrong[0]))
         assert len(driver.find_elements(By.CSS_SELECTOR, "#rows li")) == 50
-        assert driver.find_element(By.ID, "range").text == "1 to 50 of 120"
+        assert text_of(driver, "#range") == "1 to 50 of 120"
         start = time.perf_counter()
         driver.find_element(By.ID, "next").click()
         at(driver, int(wrong[50]))

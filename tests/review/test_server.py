@@ -137,7 +137,7 @@ def test_requests_that_make_no_sense(case, body, status):
 
 
 def test_rows_are_json_whatever_the_cells_hold(case):
-    client, session, wrong = case
+    client, _, wrong = case
     detail = client.get(url(f"api/row/{wrong[0]}"))
     assert detail.headers["content-type"] == "application/json"
     assert EVIL in detail.json()["inputs"]

@@ -34,7 +34,7 @@ class Medians:
         self.cell_thresholds_ = np.full(T.shape[1], 5.0)
         self.cell_scores_ = off
         self.cell_mask_ = off > 5.0
-        self.outlier_scores_ = np.nanmean(off, axis=1)
+        self.outlier_scores_ = np.nan_to_num(off).mean(axis=1)
         self.outlier_mask_ = self.outlier_scores_ > self.outlier_threshold_
         if trusted is not None:
             self.outlier_mask_ &= ~trusted

@@ -17,7 +17,7 @@ TOKEN, PORT = new_token(), 8123
 HERE = f"http://127.0.0.1:{PORT}"
 PATHS = [
     "", "page.js", "page.css", "api/state", "api/rows", "api/row/0", "api/points",
-    "api/decisions", "clean.csv", "decisions.csv",
+    "api/decisions", "export/clean", "export/changes", "export/decisions",
 ]  # fmt: skip
 ORIGIN = {"origin": HERE}
 
@@ -154,14 +154,20 @@ def test_rows_are_json_whatever_the_cells_hold(case):
 def test_files_to_download(case):
     client, session, wrong = case
     session.decide(int(wrong[0]), "wrong", note="no")
-    answer = client.get(url("clean.csv"))
-    assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''people")
-    assert answer.headers["content-type"].startswith("text/csv")
+    answer = client.get(url("export/clean"))
+    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''people.clean.csv"
     assert len(pd.read_csv(io.StringIO(answer.text))) == len(session.rows) - 1
-    strict = client.get(url("clean.csv?flagged=drop"))
+    strict = client.get(url("export/clean?flagged=drop"))
     assert len(pd.read_csv(io.StringIO(strict.text))) == len(session.rows) - len(wrong)
-    made = pd.read_csv(io.StringIO(client.get(url("decisions.csv")).text))
+    made = pd.read_csv(io.StringIO(client.get(url("export/decisions")).text))
     assert made["verdict"].tolist() == ["wrong"]
+    log = client.get(url("export/changes"))
+    assert "people.changes.csv" in log.headers["content-disposition"]
+    assert "reviewed: no" in log.text
+    session.table.path.write_text("another table")
+    refused = client.get(url("export/clean"))
+    assert refused.status_code == 400
+    assert "has changed since the review began" in refused.json()["error"]
 
 
 def test_the_page_loads_nothing_from_elsewhere(case):

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 pd = pytest.importorskip("pandas")
 
+from gorelm.cleaning import read_log, restore_file
+
 from gorelm import RobustELMRegressor, TableRegressor  # noqa: E402
 from gorelm.review.session import SHOWN  # noqa: E402
 from gorelm.review.similar import Similar  # noqa: E402
@@ -161,7 +163,7 @@ def test_two_sessions_on_one_table_see_each_other(tmp_path):
     third.close()
     gone = session_of(tmp_path / "d.sqlite", frame.drop(frame.index[row]))
     assert gone.state()["elsewhere"] == 1
-    assert "asked the clinic" in gone.decided()  # still in the file of decisions
+    assert b"asked the clinic" in gone.decided().content  # still in the file of decisions
     gone.close()
 
 
@@ -204,17 +206,24 @@ def test_cleaned_table_and_decisions(case):
     session.decide(cells, "cells", ["weight"])
     session.decide(right, "right")
     session.decide(noted, note="only a note")
-    clean = pd.read_csv(io.StringIO(session.cleaned()), index_col=0, dtype=str)
-    expected = frame.astype(str).drop(frame.index[rejected])
-    assert list(clean.index) == list(expected.index)
-    assert pd.isna(clean.loc[frame.index[cells], "weight"])
-    same = clean.drop(columns=["remark"]).drop(frame.index[cells])
-    reference = expected.drop(columns=["remark"]).drop(frame.index[cells])
-    assert (same.fillna("") == reference.fillna("")).all(axis=None)
-    strict = pd.read_csv(io.StringIO(session.cleaned(drop_flagged=True)), index_col=0)
+    file, changes = session.cleaned()
+    assert (file.name, changes.name) == ("people.clean.csv", "people.changes.csv")
+    # Byte by byte the table, but for what was rejected.
+    lines = session.table.path.read_bytes().splitlines(keepends=True)
+    blanked = lines[cells + 1].replace(str(frame["weight"].iloc[cells]).encode(), b"")
+    assert len(blanked) < len(lines[cells + 1])
+    kept = [blanked if k == cells + 1 else line for k, line in enumerate(lines)]
+    assert file.content == b"".join(line for k, line in enumerate(kept) if k != rejected + 1)
+    # The log leads back.
+    path, log = session.table.path.with_name(file.name), session.table.path.with_name(changes.name)
+    path.write_bytes(file.content)
+    log.write_bytes(changes.content)
+    assert restore_file(path, read_log(log)) == session.table.path.read_bytes()
+    clean = pd.read_csv(io.BytesIO(file.content), index_col=0)
+    strict = pd.read_csv(io.BytesIO(session.cleaned(drop_flagged=True)[0].content), index_col=0)
     undecided = {frame.index[k] for k in wrong[3:]}
     assert set(clean.index) - set(strict.index) == undecided
-    made = pd.read_csv(io.StringIO(session.decided())).set_index("row")
+    made = pd.read_csv(io.BytesIO(session.decided().content)).set_index("row")
     assert made.loc[rejected, "note"] == 'said "no", twice'
     assert made.loc[cells, "cells"] == "weight"
     assert made["verdict"].fillna("").to_dict() == {

@@ -69,13 +69,15 @@ def people(n_rows=60, n_wrong=8, seed=0):
 def session_of(path, frame=None, targets=("weight", "waist"), new_model=Medians):
     """Return a session on a table, with the first fit done, and its decisions in `path`."""
     frame = people()[0] if frame is None else frame
+    file = path.with_name("people.csv")
+    frame.to_csv(file)
     table = Table(
-        name="people.csv",
+        path=file,
         frame=frame,
-        inputs=[name for name in frame.columns if name not in targets],
-        targets=list(targets),
+        X=frame.drop(columns=list(targets)),
+        y=frame[list(targets)],
         lines=np.arange(2, len(frame) + 2),
-        cells=frame.astype(str),
+        ids=frame.index,
     )
     session = Session(table, Decisions(path), new_model)
     session.refit()

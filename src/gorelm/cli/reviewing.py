@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from gorelm.cli.app import PATH, Command, say, told_in_one_line
-from gorelm.cli.tables import How, fit_options, unfitted
+from gorelm.cli.tables import How, table_options
+
+if TYPE_CHECKING:
+    from gorelm.estimators.table import TableRegressor
 
 
 @click.command(
@@ -18,7 +21,7 @@ from gorelm.cli.tables import How, fit_options, unfitted
     epilog="gorelm review table.csv --targets price,weight\n"
     "gorelm review table.csv --targets price,weight --decisions mine.sqlite --port 8000",
 )
-@fit_options
+@table_options()
 @click.option("--decisions", "decisions_path", type=PATH,
               help="File for the decisions.  [DATA.review.sqlite, beside the table]")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Of the page.  [a free one]")
@@ -28,6 +31,7 @@ def review(
     data: Path,
     targets: str,
     features: str | None,
+    id_name: str | None,
     decisions_path: Path | None,
     port: int,
     opens: bool,
@@ -46,7 +50,7 @@ def review(
     with needs("gorelm review needs starlette and uvicorn", "review"):
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
-    from gorelm.datasets.table import read_table, read_text
+    from gorelm.datasets.table import read_table
     from gorelm.review.server import serve
     from gorelm.review.session import Session, Table
     from gorelm.review.store import Decisions
@@ -54,21 +58,16 @@ def review(
     if decisions_path is None:
         decisions_path = data.with_name(f"{data.name}.review.sqlite")
     reading.require_places({"table": data}, {"--decisions": (decisions_path, ())})
-    table = reading.read(data, targets, features)
-    frame, text = read_table(data), read_text(data)
-    session = Session(
-        Table(
-            name=data.name,
-            frame=frame,
-            inputs=list(table.X.columns),
-            targets=table.target_names,
-            lines=table.lines,
-            cells=frame if text is None else text.cells,
-            separator="," if text is None else text.separator,
-        ),
-        Decisions(decisions_path),
-        lambda: unfitted(**how),
+    read = reading.read(data, targets, features, id_name)
+    table = Table(
+        path=data,
+        frame=read_table(data),
+        X=read.X,
+        y=read.y,
+        lines=read.lines,
+        ids=read.ids,
     )
+    session = Session(table, Decisions(decisions_path), lambda: _unfitted(**how))
 
     def told(address: str) -> None:
         known = session.state()["counts"]
@@ -86,3 +85,16 @@ def review(
     if not ended:  # a long step of the fit, which nobody waits for
         sys.stdout.flush()
         os._exit(0)
+
+
+def _unfitted(**how: Unpack[How]) -> TableRegressor:
+    """Return the model that the options ask for."""
+    from gorelm.estimators import RobustELMRegressor, TableRegressor
+
+    robust = RobustELMRegressor(
+        effort=how["effort"],
+        n_hidden=how["nodes"] or "auto",
+        n_jobs=how["jobs"],
+        missing_targets="ignore",
+    )
+    return TableRegressor(robust, random_state=how["seed"])

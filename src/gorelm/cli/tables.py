@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class How(TypedDict):
-    """How to fit, as the commands take it."""
+    """How to fit, as both commands take it."""
 
     seed: int
     jobs: int | None
@@ -29,8 +29,8 @@ class How(TypedDict):
     nodes: int | None
 
 
-def fit_options(command: Callable[P, R]) -> Callable[P, R]:
-    """Add what all commands that fit take: the table, and how to fit it."""
+def _options(command: Callable[P, R]) -> Callable[P, R]:
+    """Add what both commands take: the table, and how to fit it."""
     for add in (
         click.option("--nodes", type=click.IntRange(1),
                      help="Hidden nodes of every network.  [by effort: 300, 1000 or 2000, and more "
@@ -59,7 +59,7 @@ def fit_options(command: Callable[P, R]) -> Callable[P, R]:
     python='table = gorelm.datasets.read_table("table.csv")\n'
     "model = gorelm.TableRegressor(random_state=0).fit(table[inputs], table[targets])",
 )
-@fit_options
+@_options
 @click.option("--model", "model_path", type=PATH, help="File for the model.  [not saved]")
 @click.option("--report", "report_path", type=PATH, help="HTML page about the fit.  [none]")
 @told_in_one_line
@@ -110,8 +110,9 @@ def _row_names(table: Table) -> list[str] | None:
     return None if table.lines is None else [f"line {n}" for n in table.lines]
 
 
-def unfitted(*, progress: bool = False, **how: Unpack[How]) -> TableRegressor:
-    """Return the model that the options ask for."""
+def _fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
+    import warnings
+
     from gorelm.estimators import RobustELMRegressor, TableRegressor
 
     robust = RobustELMRegressor(
@@ -119,17 +120,11 @@ def unfitted(*, progress: bool = False, **how: Unpack[How]) -> TableRegressor:
         n_hidden=how["nodes"] or "auto",
         n_jobs=how["jobs"],
         missing_targets="ignore",
-        progress=progress,
+        progress=sys.stderr.isatty(),
     )
-    return TableRegressor(robust, random_state=how["seed"])
-
-
-def _fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # its notes say the same
-        model = unfitted(progress=sys.stderr.isatty(), **how).fit(table.X, table.y)
+        model = TableRegressor(robust, random_state=how["seed"]).fit(table.X, table.y)
     robust = model.regressor_
     robust.set_params(n_jobs=None, progress=False)  # of this fit, not of the model
     return model
@@ -174,7 +169,7 @@ def _size(path: Path) -> str:
     "model = gorelm.TableRegressor(random_state=0).fit(table[inputs], table[targets])\n"
     "model.outlier_scores_, model.outlier_mask_, table[targets] - model.out_of_fold_",
 )
-@fit_options
+@_options
 @click.option("--out", type=PATH, help="CSV or Parquet file for all rows, worst first.  [none]")
 @told_in_one_line
 def outliers(

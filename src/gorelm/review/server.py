@@ -18,7 +18,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from gorelm._extras import needs
-from gorelm.review.session import MOST_ROWS, Json, Session
+from gorelm.review.session import MOST_ROWS, File, Json, Session
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -112,8 +112,9 @@ def make_app(session: Session, *, token: str, port: int) -> ASGIApp:
         Route("/api/points", api.points),
         Route("/api/decide", api.decide, methods=["POST"]),
         Route("/api/refit", api.refit, methods=["POST"]),
-        Route("/clean.csv", api.clean),
-        Route("/decisions.csv", api.decisions),
+        Route("/export/clean", api.clean),
+        Route("/export/changes", api.changes),
+        Route("/export/decisions", api.decisions),
     ]
     app: Starlette = Starlette(routes=[Mount(f"/{token}", routes=routes)])
     return Guard(app, token=token, port=port)
@@ -162,14 +163,17 @@ class _Api:
         return _json({"started": self._session.refit()})
 
     def clean(self, request: Request) -> Response:
+        return self._cleaned(request, 0)
+
+    def changes(self, request: Request) -> Response:
+        return self._cleaned(request, 1)
+
+    def _cleaned(self, request: Request, which: int) -> Response:
         drop = request.query_params.get("flagged") == "drop"
-        text = self._session.cleaned(drop_flagged=drop)
-        stem = self._session.table.name.split(".")[0] or "table"
-        return _download(text, f"{stem}.clean.csv")
+        return _answer(lambda: _download(self._session.cleaned(drop_flagged=drop)[which]))
 
     def decisions(self, request: Request) -> Response:
-        stem = self._session.table.name.split(".")[0] or "table"
-        return _download(self._session.decided(), f"{stem}.decisions.csv")
+        return _download(self._session.decided())
 
 
 def _decision(body: bytes | bytearray) -> Json:
@@ -204,24 +208,25 @@ def _json(content: Json, status: int = 200) -> Response:
     return Response(text, status, media_type="application/json")
 
 
-def _answer(work: Callable[[], Json]) -> Response:
+def _answer(work: Callable[[], Json | Response]) -> Response:
     try:
-        return _json(work())
+        answer = work()
+        return _json(answer) if isinstance(answer, dict) else answer
     except LookupError as error:
         return _json({"error": str(error.args[0])}, 404)
     except ValueError as error:
         return _json({"error": str(error)}, 400)
 
 
-def _download(text: str, name: str) -> Response:
+def _download(file: File) -> Response:
     from urllib.parse import quote
 
     from starlette.responses import Response
 
-    safe = quote(name.encode("utf-8", "backslashreplace"))
+    safe = quote(file.name.encode("utf-8", "backslashreplace"))
     return Response(
-        text.encode("utf-8", "backslashreplace"),
-        media_type="text/csv",
+        file.content,
+        media_type="application/octet-stream",  # of the encoding of the table, and not to be shown
         headers={"content-disposition": f"attachment; filename*=UTF-8''{safe}"},
     )
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from gorelm._typing import Array, Indices, Mask
+from gorelm.cleaning import apply_to_file, write_log
 from gorelm.estimators._encoding import columns_of
 from gorelm.findings import Names, findings
 from gorelm.metrics import rrmse
@@ -40,27 +43,41 @@ class Table:
 
     Attributes
     ----------
-    name : str
-        Of the file.
+    path : Path
+        The file.
     frame : pandas.DataFrame
-        All columns of the file; its index holds the ids of the rows, unless it is a RangeIndex.
-    inputs, targets : list of str
-        Which columns are what.
+        All its columns, by which its rows are known again.
+    X, y : pandas.DataFrame
+        Inputs and targets.
     lines : array of int or None
         Line of the file on which each row starts.
-    cells : pandas.DataFrame
-        The same cells as they are written in the file, for the cleaned table.
-    separator : str
-        Of the cells in a file.
+    ids : pandas.Index or None
+        Ids of the rows.
     """
 
-    name: str
+    path: Path
     frame: pandas.DataFrame
-    inputs: list[str]
-    targets: list[str]
+    X: pandas.DataFrame
+    y: pandas.DataFrame
     lines: npt.NDArray[np.intp] | None
-    cells: pandas.DataFrame
-    separator: str = ","
+    ids: pandas.Index | None
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs."""
+        return [str(name) for name in self.X.columns]
+
+    @property
+    def targets(self) -> list[str]:
+        """Names of the targets."""
+        return [str(name) for name in self.y.columns]
+
+
+class File(NamedTuple):
+    """A file to download."""
+
+    name: str
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -110,14 +127,13 @@ class Session:
         self.table = table
         self.decisions = decisions
         self.rows = fingerprints(table.frame)
-        self.given = np.column_stack(
-            [column.numbers()[0] for column in columns_of(table.frame[table.targets])]
-        )
+        self.given = np.column_stack([column.numbers()[0] for column in columns_of(table.y)])
         self._new_model = new_model
+        self._digest = _digest(table.path)
         self._row_of = {key: row for row, key in enumerate(self.rows)}
         self._labels = self._make_labels()
-        self._similar = Similar(table.frame[table.inputs])
-        self._usual = [_usual(table.frame[name]) for name in table.inputs]
+        self._similar = Similar(table.X)
+        self._usual = [_usual(table.X[name]) for name in table.X]
         self._lock = threading.RLock()
         self._found: Findings | None = None
         self._rank: Indices | None = None
@@ -190,7 +206,7 @@ class Session:
         self, decided: Mapping[str, Decision]
     ) -> tuple[pandas.DataFrame, pandas.DataFrame, Array, Mask]:
         """Return inputs, targets without the wrong cells, weights, and the rows to trust."""
-        X, y = self.table.frame[self.table.inputs], self.table.frame[self.table.targets]
+        X, y = self.table.X, self.table.y
         rejected, wrong = self._rejected(decided)
         verdicts = self._verdicts(decided)
         weight = np.where(rejected, 0.0, 1.0)
@@ -245,7 +261,7 @@ class Session:
             counts["flagged"] = int(found.flagged.sum())
             counts["todo"] = int((found.flagged & (verdicts == "")).sum())
         return {
-            "name": self.table.name,
+            "name": self.table.path.name,
             "targets": self.table.targets,
             "inputs": self.table.inputs,
             "usual": self._usual,
@@ -325,7 +341,7 @@ class Session:
         return {
             "row": row,
             "place": int(self._rank[row]),
-            "line": None if self.table.lines is None else int(self.table.lines[row]),
+            "line": self._line(row),
             "id": self._id(row),
             "score": _plain(found.score[row]),
             "quality": _plain(found.quality[row]),
@@ -406,24 +422,55 @@ class Session:
 
     # -- files -----------------------------------------------------------------------------------
 
-    def cleaned(self, *, drop_flagged: bool = False) -> str:
-        """Return the table as text, without the wrong rows, the wrong cells blank.
+    def cleaned(self, *, drop_flagged: bool = False) -> tuple[File, File]:
+        """Return the table without the wrong rows, the wrong cells blank, and the log of changes.
 
         `drop_flagged`: also without the rows that are flagged and not yet decided about.
+
+        Raises
+        ------
+        ValueError
+            If the table's file is not the one that the review began with.
         """
+        if _digest(self.table.path) != self._digest:
+            raise ValueError(
+                f"{self.table.path.name} has changed since the review began; start it again"
+            )
+        content, log = apply_to_file(self.table.path, self._changes(drop_flagged=drop_flagged))
+        if not isinstance(content, bytes):
+            parquet = io.BytesIO()
+            content.to_parquet(parquet)
+            content = parquet.getvalue()
+        stem, dot, ending = self.table.path.name.partition(".")
+        ending = f"{dot}{ending}".removesuffix(".gz")
+        return File(f"{stem}.clean{ending}", content), File(f"{stem}.changes.csv", write_log(log))
+
+    def _changes(self, *, drop_flagged: bool) -> pandas.DataFrame:
+        """Return what the decisions change, as `gorelm.cleaning.plan` does for findings."""
+        import pandas
+
         with self._lock:
             decided, found = self.decisions.current(), self._found
-        rows, wrong = self._rejected(decided)
+        rows, cells = self._rejected(decided)
+        undecided = np.zeros_like(rows)
         if drop_flagged and found is not None:
-            rows |= found.flagged & (self._verdicts(decided) == "")
-        cells = self.table.cells.copy()
-        for name, blank in zip(self.table.targets, wrong.T, strict=True):
-            if blank.any():
-                cells[name] = cells[name].astype(object).mask(blank, "")
-        return _csv(cells[~rows], self.table.separator, index=self._has_ids)
+            undecided = found.flagged & (self._verdicts(decided) == "")
+        entries: list[list[object]] = []
+        for row in np.flatnonzero(rows | undecided | cells.any(axis=1)):
+            note = decided[self.rows[row]].note if self.rows[row] in decided else ""
+            why = "flagged, not decided" if undecided[row] else f"reviewed: {note or 'wrong'}"
+            where = [int(row), self._line(row) or "", self._id(row) or ""]
+            if rows[row] or undecided[row]:
+                entries.append([*where, "", np.nan, np.nan, why])
+            else:
+                for j in np.flatnonzero(cells[row]):
+                    name, given = self.table.targets[j], self.given[row, j]
+                    entries.append([*where, name, given, np.nan, why])
+        names = ["row", "line", "id", "column", "given", "new", "why"]
+        return pandas.DataFrame(entries, columns=names)
 
-    def decided(self) -> str:
-        """Return the decisions as text, a line for each row that has one."""
+    def decided(self) -> File:
+        """Return the decisions, a line for each row that has one."""
         import pandas
 
         with self._lock:
@@ -433,36 +480,32 @@ class Session:
             row = self._row_of.get(key)
             place: Json = {"line": "", "row": "", "id": ""}
             if row is not None:
-                line = "" if self.table.lines is None else int(self.table.lines[row])
-                place = {"line": line, "row": row, "id": self._id(row) or ""}
+                place = {"line": self._line(row) or "", "row": row, "id": self._id(row) or ""}
             entry = asdict(decision) | {"fingerprint": key, "cells": ",".join(decision.cells)}
             lines.append({**place, **{k: v for k, v in entry.items() if k != "row"}})
         names = ["line", "row", "id", "verdict", "cells", "note", "time", "version", "fingerprint"]
-        frame = pandas.DataFrame(lines, columns=names)
-        return _csv(frame, ",", index=False)
+        text = pandas.DataFrame(lines, columns=names).to_csv(index=False, lineterminator="\n")
+        stem = self.table.path.name.partition(".")[0]
+        return File(f"{stem}.decisions.csv", text.encode("utf-8", "backslashreplace"))
 
     # -- rows ------------------------------------------------------------------------------------
 
-    @property
-    def _has_ids(self) -> bool:
-        import pandas
-
-        return not isinstance(self.table.frame.index, pandas.RangeIndex)
-
     def _id(self, row: int) -> str | None:
-        return str(self.table.frame.index[row]) if self._has_ids else None
+        return None if self.table.ids is None else str(self.table.ids[row])
+
+    def _line(self, row: int) -> int | None:
+        return None if self.table.lines is None else int(self.table.lines[row])
 
     def _make_labels(self) -> list[str]:
         """Return what each row can be found by."""
         lines = self.table.lines
         where = range(len(self.rows)) if lines is None else lines.tolist()
-        if not self._has_ids:
+        if self.table.ids is None:
             return [str(line) for line in where]
-        ids = self.table.frame.index
-        return [f"{key}\n{line}" for key, line in zip(ids, where, strict=True)]
+        return [f"{key}\n{line}" for key, line in zip(self.table.ids, where, strict=True)]
 
     def _inputs(self, row: int) -> list[Any]:
-        return [_shown(self.table.frame[name].iloc[row]) for name in self.table.inputs]
+        return [_shown(cell) for cell in self.table.X.iloc[row]]
 
     def _require(self, row: int) -> None:
         if not 0 <= row < len(self.rows):
@@ -538,7 +581,5 @@ def _of_page(decision: Decision) -> Json:
     return {name: value for name, value in asdict(decision).items() if name != "row"}
 
 
-def _csv(frame: pandas.DataFrame, separator: str, *, index: bool) -> str:
-    text = io.StringIO()
-    frame.to_csv(text, index=index, sep=separator, lineterminator="\n")
-    return text.getvalue()
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 pd = pytest.importorskip("pandas")
 
-from gorelm.cleaning import read_log, restore_file
-
 from gorelm import RobustELMRegressor, TableRegressor  # noqa: E402
+from gorelm.cleaning import read_log, restore_file  # noqa: E402
 from gorelm.review.session import SHOWN  # noqa: E402
 from gorelm.review.similar import Similar  # noqa: E402
 from gorelm.selection import listening, track  # noqa: E402

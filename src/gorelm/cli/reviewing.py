@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     cls=Command,
     epilog="gorelm review table.csv --targets price,weight\n"
     "gorelm review table.csv --targets price,weight --decisions mine.sqlite --port 8000",
+    python="model.fit(X, y, sample_weight=~wrong, trusted=right)  # what a refit does",
 )
 @table_options()
 @click.option("--decisions", "decisions_path", type=PATH,

@@ -456,10 +456,10 @@ class Session:
         if drop_flagged and found is not None:
             undecided = found.flagged & (self._verdicts(decided) == "")
         entries: list[list[object]] = []
-        for row in np.flatnonzero(rows | undecided | cells.any(axis=1)):
+        for row in np.flatnonzero(rows | undecided | cells.any(axis=1)).tolist():
             note = decided[self.rows[row]].note if self.rows[row] in decided else ""
             why = "flagged, not decided" if undecided[row] else f"reviewed: {note or 'wrong'}"
-            where = [int(row), self._line(row) or "", self._id(row) or ""]
+            where = [row, self._line(row) or "", self._id(row) or ""]
             if rows[row] or undecided[row]:
                 entries.append([*where, "", np.nan, np.nan, why])
             else:
@@ -525,7 +525,7 @@ def findings_of(
 
     def column(name: str) -> npt.NDArray[Any]:
         values = frame[name].to_numpy()
-        sorted_back = np.empty_like(values)
+        sorted_back: npt.NDArray[Any] = np.empty_like(values)
         sorted_back[order] = values
         return sorted_back
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import click
 
 from gorelm.cli.app import PATH, Command, say, told_in_one_line
-from gorelm.cli.tables import How, table_options
-
-if TYPE_CHECKING:
-    from gorelm.estimators.table import TableRegressor
+from gorelm.cli.tables import How, table_options, unfitted
 
 
 @click.command(
@@ -60,15 +58,18 @@ def review(
         decisions_path = data.with_name(f"{data.name}.review.sqlite")
     reading.require_places({"table": data}, {"--decisions": (decisions_path, ())})
     read = reading.read(data, targets, features, id_name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # said by the line above
+        frame = read_table(data)
     table = Table(
         path=data,
-        frame=read_table(data),
+        frame=frame,
         X=read.X,
         y=read.y,
         lines=read.lines,
         ids=read.ids,
     )
-    session = Session(table, Decisions(decisions_path), lambda: _unfitted(**how))
+    session = Session(table, Decisions(decisions_path), lambda: unfitted(**how))
 
     def told(address: str) -> None:
         known = session.state()["counts"]
@@ -86,16 +87,3 @@ def review(
     if not ended:  # a long step of the fit, which nobody waits for
         sys.stdout.flush()
         os._exit(0)
-
-
-def _unfitted(**how: Unpack[How]) -> TableRegressor:
-    """Return the model that the options ask for."""
-    from gorelm.estimators import RobustELMRegressor, TableRegressor
-
-    robust = RobustELMRegressor(
-        effort=how["effort"],
-        n_hidden=how["nodes"] or "auto",
-        n_jobs=how["jobs"],
-        missing_targets="ignore",
-    )
-    return TableRegressor(robust, random_state=how["seed"])

@@ -111,12 +111,18 @@ async function look() {
       (number === undefined ? "" : ` (${number.toLocaleString("en")})`);
   }
   showFit(fit);
+  if (fit.notes) showNotes(fit.notes);
   if (before && before.fit.state === "fitting" && fit.state !== "fitting" || !before && state.fitted) {
     points = await ask("api/points");
     await load(); // the order has changed
   } else if (before && before.version !== state.version) {
     await refresh();
   }
+}
+
+function showNotes(notes) {
+  $("notes").hidden = !notes.length;
+  $("notes").querySelector("ul").replaceChildren(...notes.map((text) => make("li", { text })));
 }
 
 function showFit(fit) {

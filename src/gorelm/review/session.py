@@ -197,7 +197,7 @@ class Session:
                 self._progress = {
                     "state": "done",
                     "seconds": round(seconds, 1),
-                    "notes": model.notes_,
+                    "notes": list(model.notes_),
                     "contaminated": bool(getattr(model, "contaminated_", False)),
                     "errors": self._errors(found, decided),
                 }

@@ -103,6 +103,14 @@ def test_a_row_with_its_inputs_and_similar_rows(case):
     assert len(near) == 6
     assert row not in [one["row"] for one in near]
     assert [one["distance"] for one in near] == sorted(one["distance"] for one in near)
+    blank = people()[0]
+    blank.iloc[4, 5] = np.nan  # a missing waist
+    other = session_of(session.decisions.path.with_name("other.sqlite"), blank)
+    with pytest.raises(ValueError, match="missing already"):
+        other.decide(4, "cells", ["waist"])
+    with pytest.raises(ValueError, match="no target"):
+        other.decide(4, "cells", ["age"])
+    other.close()
     for bad in (-1, len(frame)):
         with pytest.raises(LookupError):
             session.detail(bad)

@@ -201,7 +201,8 @@ function drawList() {
   }));
   if (!rows.length) {
     const waiting = state && !state.fitted;
-    const none = { todo: "Nothing left to decide: all flagged rows have a verdict." };
+    const none = { todo: state && state.counts.flagged ? "Nothing left to decide: all flagged rows have a verdict."
+      : "No row is flagged. “All rows” has them by their scores, the largest first." };
     const text = waiting ? "The rows appear when the first fit is done." : none[$("show").value] || "No such rows.";
     list.append(make("li", { class: "empty", text: $("find").value.trim() && !waiting ? "No such rows." : text }));
   }

@@ -221,7 +221,7 @@ class Session:
                 rows[row] = decision.verdict == "wrong"
                 if decision.verdict == "cells":
                     cells[row] = [name in decision.cells for name in self.table.targets]
-        return rows, cells
+        return rows, cells & ~np.isnan(self.given)
 
     def _verdicts(self, decided: Mapping[str, Decision]) -> npt.NDArray[np.str_]:
         verdicts = np.zeros(len(self.rows), dtype="U6")
@@ -411,9 +411,12 @@ class Session:
         `seen` is the version of the row's last decision that the page knew.
         """
         self._require(row)
-        unknown = [name for name in cells if name not in self.table.targets]
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} is no target")
+        given = dict(zip(self.table.targets, self.given[row], strict=True))
+        for name in cells:
+            if name not in given:
+                raise ValueError(f"{name!r} is no target")
+            if np.isnan(given[name]):
+                raise ValueError(f"{name!r} of row {row} is missing already")
         with self._lock:
             before = self.decisions.current().get(self.rows[row], Decision(self.rows[row]))
             now = self.decisions.decide(self.rows[row], verdict, cells, note)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, BinaryIO, Unpack
 
 import click
 
+from gorelm._files import whole_file
 from gorelm.cli.app import PATH, Command, say, told_in_one_line
 from gorelm.cli.tables import How, fitted, found_in, table_options
 
@@ -107,8 +109,12 @@ def clean(
     if dry_run or out is None or log_path is None:
         say("Nothing is written (--dry-run).")
         return
-    _write(write_log(log), log_path)  # first: a cleaned table must not be without one
-    _write(content, out)
+    # Both or none, and the log first: a cleaned table must not be without one.
+    with whole_file(out) as table_file, whole_file(log_path) as log_file:
+        _write(content, table_file, out)
+        log_file.write(write_log(log))
+        table_file.flush()
+        os.fsync(table_file.fileno())
     n_rows = len(found) - int((shown["column"] == "").sum())
     back = shlex.join(["gorelm", "clean", str(out), "--undo", str(log_path), "--out", "FILE"])
     say(
@@ -134,7 +140,8 @@ def _undo(data: Path, log_path: Path, out: Path | None, *, dry_run: bool) -> Non
     if dry_run or out is None:
         say(f"{changes} can be taken back. Nothing is written (--dry-run).")
         return
-    _write(content, out)
+    with whole_file(out) as file:
+        _write(content, file, out)
     say(f"Written: {out}, with {changes} taken back.")
 
 
@@ -150,13 +157,10 @@ def _without_ending(path: Path) -> str:
     return name
 
 
-def _write(content: bytes | pandas.DataFrame, path: Path) -> None:
-    from gorelm._files import whole_file
-
-    with whole_file(path) as file:
-        if not isinstance(content, bytes):
-            content.to_parquet(file)
-        elif path.name.lower().endswith(".gz"):
-            file.write(gzip.compress(content, mtime=0))
-        else:
-            file.write(content)
+def _write(content: bytes | pandas.DataFrame, file: BinaryIO, path: Path) -> None:
+    if not isinstance(content, bytes):
+        content.to_parquet(file)
+    elif path.name.lower().endswith(".gz"):
+        file.write(gzip.compress(content, mtime=0))
+    else:
+        file.write(content)

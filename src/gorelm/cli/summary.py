@@ -203,10 +203,9 @@ def _headline(
         if count
     ]
     fate = (
-        " They stand clearly apart from the others and were left out of the training."
+        " Clearly apart from the others, and left out of the training."
         if model.contaminated_
-        else " These are isolated outliers: the model was trained on all rows, extreme values "
-        "pulled in."
+        else " Isolated outliers: the model was trained on all rows, extreme values pulled in."
     )
     share = _share(len(flagged) / n_rows)
     fate *= bool(kinds.isin(["row", "cell"]).any())

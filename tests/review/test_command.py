@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 
@@ -110,6 +111,33 @@ def test_from_the_first_fit_to_the_next_review(folder):
     assert not left_after(5, lambda: marked(MARK, mark))
     with Decisions(folder / "people.csv.review.sqlite") as store:
         assert sorted(d.verdict for d in store.current().values()) == ["right", "wrong"]
+
+
+@pytest.mark.slow
+def test_a_thousand_decisions_and_five_kills(folder):
+    """What the server has answered is there, wherever it is killed."""
+    answered, notes = [], iter(range(10**6))
+    for stop_at in (200, 400, 600, 800, 1000):
+        with reviewing(folder) as (process, port, path, mark):
+            timer = None
+            while process.poll() is None:
+                note = str(next(notes))
+                decision = {"row": int(note) % 60, "verdict": "right", "note": note}
+                try:
+                    ask(port, f"{path}api/decide", decision)
+                except (OSError, http.client.HTTPException):
+                    break  # killed before it answered
+                answered.append(note)
+                if len(answered) >= stop_at and timer is None:
+                    timer = threading.Timer(0.02, process.kill)  # in the midst of the next ones
+                    timer.start()
+            assert process.wait(10) == -signal.SIGKILL
+        assert not left_after(5, lambda mark=mark: marked(MARK, mark))
+    assert len(answered) >= 1000
+    with Decisions(folder / "people.csv.review.sqlite") as store:
+        histories = [store.history(row) for row in store.current()]
+    saved = {decision.note for history in histories for decision in history}
+    assert saved >= set(answered)
 
 
 def call(*arguments):

@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 
 pd = pytest.importorskip("pandas")
@@ -184,6 +185,27 @@ def test_nothing_sticks_out_of_the_page(tmp_path, width, dark):
         assert widths[0] <= widths[1]
         page = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (page == "rgb(255, 255, 255)") != dark
+        assert errors_of(driver) == []
+    session.close()
+
+
+def test_many_targets_show_the_worst_first(tmp_path):
+    rng = np.random.default_rng(0)
+    names = [f"t{j}" for j in range(40)]
+    frame = pd.DataFrame(rng.uniform(size=(30, 40)), columns=names).assign(x=rng.uniform(size=30))
+    frame.iloc[7, 33] = 1000.0
+    session = session_of(tmp_path / "d.sqlite", frame, names)
+    with served(session) as address, driven(tmp_path) as driver:
+        driver.get(address)
+        at(driver, 7)
+        assert text_of(driver, "#targets tbody th") == "t33"
+        rows = "return document.querySelectorAll('#targets tbody tr').length"
+        assert driver.execute_script(rows) == 12
+        driver.find_element(By.ID, "every-target").click()
+        assert driver.execute_script(rows) == 40
+        press(driver, "c")
+        wait_saved(driver, session, 7, ("cells", ""))
+        assert session.decisions.current()[session.rows[7]].cells == ("t33",)
         assert errors_of(driver) == []
     session.close()
 

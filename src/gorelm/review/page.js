@@ -2,6 +2,8 @@
 // Text from the table reaches the page through textContent alone, never as HTML.
 
 const PAGE = 50;
+const MOST_TARGETS = 12; // shown of a row at first, the worst; of fewer, all in their order
+const MOST_INPUTS = 30; // of similar rows
 const VERDICTS = [
   ["wrong", "Wrong row", "w"],
   ["cells", "Wrong cells", "c"],
@@ -18,6 +20,7 @@ let chosen = null; // number of the chosen row
 let detail = null; // of the chosen row
 let marked = new Set(); // its targets that are marked as wrong
 let points = null; // behind the plots
+let everyTarget = false; // whether all of many targets are shown
 let opening = true; // until the row of the address has been shown
 let noteTimer = 0;
 
@@ -172,6 +175,17 @@ async function refresh() {
   if (document.activeElement.id !== "note") await choose(chosen);
 }
 
+function worstFirst(row) {
+  const size = (j) => Math.abs(row.spreads[j] || 0);
+  return state.targets.map((_, j) => j).sort((a, b) => row.off[b] - row.off[a] || size(b) - size(a));
+}
+
+// The targets to show of the chosen row.
+function targetsShown() {
+  const all = state.targets.map((_, j) => j);
+  return everyTarget || all.length <= MOST_TARGETS ? all : worstFirst(detail).slice(0, MOST_TARGETS);
+}
+
 function badge(decision) {
   const names = { wrong: "wrong", cells: "cells wrong", right: "right", unsure: "unsure" };
   return make("span", { class: `badge ${decision.verdict}`, text: names[decision.verdict] });
@@ -185,8 +199,7 @@ function drawList() {
     if (row.decision.note) head.append(make("span", { text: "✎", title: row.decision.note }));
     head.append(make("span", { class: "score", text: `score ${written(row.score, briefly)}` }));
     const off = make("div", { class: "off" });
-    const worst = state.targets.map((_, j) => j).filter((j) => row.given[j] !== null && row.spreads[j] !== null)
-      .sort((a, b) => row.off[b] - row.off[a] || Math.abs(row.spreads[b]) - Math.abs(row.spreads[a]));
+    const worst = worstFirst(row).filter((j) => row.given[j] !== null);
     const shown = worst.filter((j) => row.off[j]).slice(0, 3);
     for (const j of shown.length ? shown : worst.slice(0, 1)) {
       const text = `${state.targets[j]}: ${written(row.given[j], exactly)} → ${written(row.expected[j], roughly)}`;
@@ -267,7 +280,8 @@ function drawHead() {
 
 function drawTargets() {
   const head = make("tr", {}, ...["target", "given", "expected", "off by", "in spreads", ""].map((text) => make("th", { text, scope: "col", class: text === "in spreads" ? "wide" : null })));
-  const body = state.targets.map((name, j) => {
+  const body = targetsShown().map((j) => {
+    const name = state.targets[j];
     const known = detail.given[j] !== null;
     const toggle = make("button", {
       type: "button", class: "marker", "aria-pressed": String(marked.has(name)), disabled: !known,
@@ -282,13 +296,20 @@ function drawTargets() {
       make("td", { class: "wide", text: written(detail.spreads[j], signed) }),
       make("td", {}, toggle));
   });
-  return make("div", { class: "scroll" }, make("table", { id: "targets" }, make("thead", {}, head), make("tbody", {}, ...body)));
+  const table = make("table", { id: "targets" }, make("thead", {}, head), make("tbody", {}, ...body));
+  const place = make("div", { class: "scroll", id: "targets-place" }, table);
+  if (state.targets.length > MOST_TARGETS) {
+    const text = everyTarget ? "the worst targets only" : `all ${count(state.targets.length, "target")}`;
+    place.append(make("button", { type: "button", class: "link", id: "every-target", text,
+      on: { click: () => { everyTarget = !everyTarget; drawDetail(); } } }));
+  }
+  return place;
 }
 
 function toggleCell(name) {
   if (!marked.delete(name)) marked.add(name);
-  const [table, verdicts] = [$("targets").parentElement, document.querySelector(".verdicts")];
-  table.replaceWith(drawTargets());
+  const verdicts = document.querySelector(".verdicts");
+  $("targets-place").replaceWith(drawTargets());
   verdicts.replaceWith(drawVerdicts());
 }
 
@@ -360,10 +381,7 @@ async function step(by, stay = false) {
 
 function drawPlots() {
   const plots = make("div", { class: "plots" });
-  const shown = state.targets.map((_, j) => j)
-    .filter((j) => detail.given[j] !== null && detail.expected[j] !== null)
-    .sort((a, b) => detail.off[b] - detail.off[a] || Math.abs(detail.spreads[b]) - Math.abs(detail.spreads[a]))
-    .slice(0, 3);
+  const shown = worstFirst(detail).filter((j) => detail.given[j] !== null && detail.expected[j] !== null).slice(0, 3);
   for (const j of shown) plots.append(drawPlot(j));
   const legend = make("p", { class: "soft legend" }, make("b", { class: "it", text: "●" }), " this row · ",
     make("b", { class: "near", text: "○" }), " similar rows · small dots: rows not flagged · dashes: given = expected");
@@ -419,15 +437,15 @@ function drawPlot(j) {
 function drawSimilar() {
   const edge = (j) => (j === 0 ? "first-input" : null);
   const head = make("tr", {}, make("th", { text: "row", scope: "col" }), make("th", { text: "distance", scope: "col" }),
-    ...state.targets.map((text) => make("th", { text, scope: "col" })),
-    ...state.inputs.map((text, j) => make("th", { text, scope: "col", class: edge(j) })));
+    ...targetsShown().map((j) => make("th", { text: state.targets[j], scope: "col" })),
+    ...state.inputs.slice(0, MOST_INPUTS).map((text, j) => make("th", { text, scope: "col", class: edge(j) })));
   const body = [detail, ...detail.similar].map((row, k) => {
     const own = k === 0;
     const name = own ? make("th", { scope: "row", text: "this row" })
       : make("th", { scope: "row" }, make("button", { type: "button", text: label(row), on: { click: trying(() => choose(row.row)) } }));
-    const cells = row.given.map((value, j) => make("td", { text: written(value, exactly), class: row.off[j] ? "bad" : null,
+    const cells = targetsShown().map((j) => make("td", { text: written(row.given[j], exactly), class: row.off[j] ? "bad" : null,
       title: row.off[j] ? `expected ${written(row.expected[j], roughly)}` : null }));
-    const inputs = row.inputs.map((value, j) => make("td", { text: written(value, exactly),
+    const inputs = row.inputs.slice(0, MOST_INPUTS).map((value, j) => make("td", { text: written(value, exactly),
       class: [edge(j), typeof value === "string" ? "text" : null].filter(Boolean).join(" ") || null }));
     return make("tr", { class: own ? "this" : null }, name, make("td", { text: own ? "" : written(row.distance, roughly) }), ...cells, ...inputs);
   });

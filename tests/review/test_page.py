@@ -106,6 +106,7 @@ def test_a_review_by_mouse_and_keyboard(tmp_path):
         at(driver, wrong[5])
         press(driver, "k")
         at(driver, wrong[4])
+        assert "version 6: unsure" in text_of(driver, ".history li:last-child")
         press(driver, Keys.ARROW_DOWN, "j")
         at(driver, wrong[6])
 

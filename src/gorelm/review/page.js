@@ -463,7 +463,7 @@ function drawHistory() {
   if (!detail.history.length) return [];
   const items = detail.history.map((one) => {
     const cells = one.verdict === "cells" ? ` (${one.cells.join(", ")})` : "";
-    const text = `${new Date(one.time).toLocaleString()}: ${one.verdict === "cells" ? "cells wrong" : one.verdict || "undecided"}${cells}`;
+    const text = `${new Date(one.time).toLocaleString()}, version ${one.version}: ${one.verdict === "cells" ? "cells wrong" : one.verdict || "undecided"}${cells}`;
     return make("li", { text: text + (one.note ? ` – ${one.note}` : "") });
   });
   return [make("h3", { text: "Decisions about this row" }), make("ol", { class: "history" }, ...items)];

@@ -119,10 +119,8 @@ def _row_names(table: Table) -> list[str] | None:
     return None if table.lines is None else [f"line {n}" for n in table.lines]
 
 
-def fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
-    """Return the model that all commands fit to a table."""
-    import warnings
-
+def unfitted(*, progress: bool = False, **how: Unpack[How]) -> TableRegressor:
+    """Return the model that the options ask for."""
     from gorelm.estimators import RobustELMRegressor, TableRegressor
 
     robust = RobustELMRegressor(
@@ -130,11 +128,18 @@ def fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
         n_hidden=how["nodes"] or "auto",
         n_jobs=how["jobs"],
         missing_targets="ignore",
-        progress=sys.stderr.isatty(),
+        progress=progress,
     )
+    return TableRegressor(robust, random_state=how["seed"])
+
+
+def fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
+    """Return the model that all commands fit to a table."""
+    import warnings
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # its notes say the same
-        model = TableRegressor(robust, random_state=how["seed"]).fit(table.X, table.y)
+        model = unfitted(progress=sys.stderr.isatty(), **how).fit(table.X, table.y)
     robust = model.regressor_
     robust.set_params(n_jobs=None, progress=False)  # of this fit, not of the model
     return model
@@ -236,4 +241,5 @@ def outliers(
     say("Next:")
     if out is None:
         say(f"  gorelm outliers {arguments} --out suspicious.csv")
+    say(f"  gorelm review {arguments}")
     say(f"  gorelm clean {arguments} --out {clean_name(data)}")

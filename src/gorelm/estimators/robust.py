@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._extras import needs
 from gorelm._solver.threads import n_threads, one_blas_thread
-from gorelm._typing import Array, Constraints, RandomState
+from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.backends.inputs import within_reach
 from gorelm.estimators._base import all_or_nothing, parameters
 from gorelm.estimators._owners import is_dask
@@ -151,7 +151,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     progress: bool = False
     random_state: RandomState = None
 
-    def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
+    def fit(
+        self, X: object, y: object, sample_weight: object = None, trusted: object = None
+    ) -> Self:
         """Screen, search, refine and fit.
 
         Parameters
@@ -163,6 +165,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             Targets; they are held in memory.
         sample_weight : array of shape (n_samples,), optional
             Weight of every row.
+        trusted : array of bool of shape (n_samples,), optional
+            Rows that are known to be right, however far off they seem: they are never flagged, set
+            aside or moved towards their predictions.
 
         Returns
         -------
@@ -173,10 +178,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             validate_params(self)
             threads = n_threads(self.n_jobs)
             with one_blas_thread():
-                self._fit(given(self, X, y, sample_weight), threads)
+                table = given(self, X, y, sample_weight)
+                self._fit(table, _checked_mask(trusted, len(table.T)), threads)
         return self
 
-    def _fit(self, table: Given, threads: int) -> None:
+    def _fit(self, table: Given, trusted: Mask | None, threads: int) -> None:
         usable = table.usable
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         chosen = {"n_members": self.n_members, "search_rows": self.search_rows}
@@ -194,6 +200,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             None if isinstance(self.n_hidden, str) else self.n_hidden,
             threads,
             self.progress,
+            trusted,
         )
         if self.cv is None and usable.sum() < 2:
             raise ValueError(
@@ -346,6 +353,18 @@ class Clock:
         """Note how long a step has taken."""
         now = time.perf_counter()
         self.laps[step], self._last = now - self._last, now
+
+
+def _checked_mask(trusted: object, n_rows: int) -> Mask | None:
+    if trusted is None:
+        return None
+    mask = np.asarray(trusted)
+    if mask.dtype != bool or mask.shape != (n_rows,):
+        raise ValueError(
+            f"trusted must hold a truth value for each of the {n_rows} rows; it is an array of "
+            f"{mask.dtype} and of shape {mask.shape}"
+        )
+    return mask
 
 
 def _results(trials: Sequence[Trial], n_features: int) -> dict[str, Array]:

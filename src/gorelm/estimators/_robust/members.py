@@ -166,7 +166,8 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
     kept, omega = judged.kept, np.sqrt(part.w)
     target = part.filled
     if screened.contaminated:
-        target = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
+        bounded = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
+        target = np.where(task.doubted[:, None], bounded, target)
 
     def fitted(trial: Trial) -> list[RELMRegressor]:
         if trial.sums is None:

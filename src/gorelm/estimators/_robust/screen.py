@@ -57,13 +57,14 @@ def screen(task: RobustTask) -> Screened:
     sizes = log_sizes(errors)
     threshold, explained = split_sizes(sizes[tested], w[tested])
     if explained >= TWO_GROUPS:
-        kept = usable & ~(tested & (sizes > threshold))
+        kept = usable & ~(tested & task.doubted & (sizes > threshold))
         return Screened(True, kept, judging, T, expected)
     norms = row_scores(np.nan_to_num(errors), errors)
     # Where errors are tiny, many times their spread is still no reason to doubt a row.
     far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
     fence = outlier_threshold(norms[tested], w[tested], whisker=OUTER_FENCE)
-    excess = np.where(tested & (norms > far), 1.0 - fence / np.maximum(norms, 1e-100), 0.0)
+    beyond = tested & task.doubted & (norms > far)
+    excess = np.where(beyond, 1.0 - fence / np.maximum(norms, 1e-100), 0.0)
     T = T.copy()
     T[:, judging] += excess[:, None] * np.nan_to_num(errors) * scaling.scale[judging]
     return Screened(False, usable, judging, T, expected)

@@ -27,11 +27,14 @@ class How(TypedDict):
     jobs: int | None
     effort: str
     nodes: int | None
+    check_inputs: bool
 
 
 def _options(command: Callable[P, R]) -> Callable[P, R]:
     """Add what both commands take: the table, and how to fit it."""
     for add in (
+        click.option("--check-inputs", is_flag=True,
+                     help="Look for wrong numbers among the inputs too, and fill them in."),
         click.option("--nodes", type=click.IntRange(1),
                      help="Hidden nodes of every network.  [by effort: 300, 1000 or 2000, and more "
                      "for large tables]"),
@@ -120,6 +123,7 @@ def _fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
         n_hidden=how["nodes"] or "auto",
         n_jobs=how["jobs"],
         missing_targets="ignore",
+        check_inputs=how["check_inputs"],
         progress=sys.stderr.isatty(),
     )
     with warnings.catch_warnings():
@@ -144,6 +148,7 @@ def _next(
     chosen = f" --features {shlex.quote(features)}" if features else ""
     chosen += f" --effort {how['effort']}" if how["effort"] != "default" else ""
     chosen += f" --nodes {how['nodes']}" if how["nodes"] else ""
+    chosen += " --check-inputs" if how["check_inputs"] else ""
     chosen += f" --seed {how['seed']}" if how["seed"] else ""
     arguments = f"{shlex.quote(str(data))} --targets {shlex.quote(targets)}{chosen}"
     if model is None:

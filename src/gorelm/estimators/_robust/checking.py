@@ -21,7 +21,9 @@ from gorelm.estimators._robust.screen import screen
 from gorelm.estimators._robust.task import RobustTask
 
 QUANTILES = (0.9999, 0.99)  # cutoffs; of clean normal cells, 1 - quantile are beyond
-WORTH = 0.9  # a cutoff must lower the mean log error to this share
+# A cutoff must lower the mean log error to this share; of n rows, to WORTH - BY_CHANCE / n.
+WORTH, BY_CHANCE = 0.9, 2.4
+DRAWS = 3  # of networks, each of which must agree; one, of more rows than are searched
 BEYOND = 3.0  # in a table without wrong cells, new ones must be this many times farther than all
 
 
@@ -42,16 +44,16 @@ def checked_inputs(table: Given, task: RobustTask) -> CheckedInputs:
     X, usable, w = table.inputs, table.usable, np.where(table.usable, table.w, 0.0)
     scores = _check_of(np.hstack([X, table.T]), w).scores(np.hstack([X, table.T]))[:, : X.shape[1]]
     alone = _check_of(X, w)
-    known = max(int((~np.isnan(scores)).sum()), 1)
-    filled, wrong, smallest = X, np.zeros(X.shape, dtype=bool), _mean_log_error(task)
+    known, worth = max(int((~np.isnan(scores)).sum()), 1), WORTH - BY_CHANCE / usable.sum()
+    filled, wrong, smallest = X, np.zeros(X.shape, dtype=bool), _log_errors(task)
     for quantile in QUANTILES:
         beyond = np.nan_to_num(scores) > cutoff_of(quantile)
         if beyond.sum() / known <= 1 - quantile:  # as many as chance makes
             continue
         replaced = Filling.fit(X, beyond, w, alone.scaling).fill(X, beyond)
-        error = _mean_log_error(replace(task, X=table.with_inputs(replaced).rows))
-        if error < WORTH * smallest:
-            filled, wrong, smallest = replaced, beyond, error
+        errors = _log_errors(replace(task, X=table.with_inputs(replaced).rows))
+        if errors.mean() < worth * smallest.mean() and (errors < smallest).all():
+            filled, wrong, smallest = replaced, beyond, errors
     kept = np.where(wrong | ~usable[:, None], 0.0, np.nan_to_num(alone.scores(X)))
     limits = np.maximum(kept.max(axis=0) * (1.0 if wrong.any() else BEYOND), TRIMMED)
     of_new_rows = InputCheck(alone, Filling.fit(X, wrong, w, alone.scaling), limits)
@@ -62,12 +64,17 @@ def _check_of(A: Array, w: Array) -> CellCheck:
     return CellCheck.fit(A[w > 0], w[w > 0])
 
 
-def _mean_log_error(task: RobustTask) -> float:
-    """Return the mean log(1 + error in spreads) out of sample, over the targets that can tell."""
-    # With the few nodes that a user may ask for, chance would decide.
-    screened, by = screen(replace(task, n_hidden=None)), task.usable & task.tested
+def _log_errors(task: RobustTask) -> Array:
+    """Return the mean log(1 + error in spreads) out of sample, of several draws of networks.
+
+    Of targets of few values, which the screen does not judge by, nothing is said.
+    """
+    by = task.usable & task.tested
     spread = Scaling.fit("robust", task.T[by], task.w[by]).scale
-    errors = ((screened.expected - task.T) / spread)[:, screened.judging]
-    if not screened.judging.any():
-        return 0.0  # nothing to gain
-    return float(np.average(log_sizes(errors[by]), weights=task.w[by]))
+    errors = []
+    for draw in range(1 if task.many else DRAWS):
+        # With the few nodes that a user may ask for, chance would decide.
+        screened = screen(replace(task, n_hidden=None, seed=task.seed + draw))
+        off = ((screened.expected - task.T) / spread)[:, screened.judging]
+        errors.append(np.average(log_sizes(off[by]), weights=task.w[by]))
+    return np.array(errors)

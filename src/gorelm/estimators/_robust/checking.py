@@ -22,7 +22,7 @@ from gorelm.estimators._robust.task import RobustTask
 
 QUANTILES = (0.9999, 0.99)  # cutoffs; of clean normal cells, 1 - quantile are beyond
 # A cutoff must lower the mean log error to this share; of n rows, to WORTH - BY_CHANCE / n.
-WORTH, BY_CHANCE = 0.9, 2.4
+WORTH, BY_CHANCE = 0.94, 2.4
 DRAWS = 3  # of networks, each of which must agree; one, of more rows than are searched
 BEYOND = 3.0  # in a table without wrong cells, new ones must be this many times farther than all
 

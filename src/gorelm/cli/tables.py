@@ -29,6 +29,7 @@ class How(TypedDict):
     jobs: int | None
     effort: str
     nodes: int | None
+    check_inputs: bool
 
 
 def table_options(*, need_targets: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -36,6 +37,8 @@ def table_options(*, need_targets: bool = True) -> Callable[[Callable[P, R]], Ca
 
     def add_to(command: Callable[P, R]) -> Callable[P, R]:
         for add in (
+            click.option("--check-inputs", is_flag=True,
+                         help="Look for wrong numbers among the inputs too, and fill them in."),
             click.option("--nodes", type=click.IntRange(1),
                          help="Hidden nodes of every network.  [by effort: 300, 1000 or 2000, and "
                          "more for large tables]"),
@@ -128,6 +131,7 @@ def unfitted(*, progress: bool = False, **how: Unpack[How]) -> TableRegressor:
         n_hidden=how["nodes"] or "auto",
         n_jobs=how["jobs"],
         missing_targets="ignore",
+        check_inputs=how["check_inputs"],
         progress=progress,
     )
     return TableRegressor(robust, random_state=how["seed"])
@@ -166,6 +170,7 @@ def arguments_of(
         ("--seed", how["seed"]),
     ):
         chosen += [option, str(value)] if value else []
+    chosen += ["--check-inputs"] if how["check_inputs"] else []
     return shlex.join(chosen)
 
 

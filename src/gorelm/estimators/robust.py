@@ -29,6 +29,7 @@ from gorelm.estimators._prepare import (
     require_same_inputs,
     validate_targets,
 )
+from gorelm.estimators._robust.checking import checked_inputs
 from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
 from gorelm.estimators._robust.new_rows import row_scores, spread_of
@@ -77,6 +78,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         the best of them are then fitted to all. By default 1000 ("fast": 500; "high": 2000).
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
+    check_inputs : bool, default=False
+        Whether to look for wrong cells of the inputs, which the other inputs and the targets
+        contradict, and to fill them in with what the other inputs of the row say. Cells are
+        replaced only if the errors out of sample fall clearly.
     n_jobs : int, default=None
         Threads to share the layers or the rows among, -1 for all cores; by default as many as BLAS
         would use. The result is the same to the last digit for every number.
@@ -106,6 +111,12 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         What the networks, fitted without the row (or its fold), predict for each row, in the units
         of y (NaN where `cv` never tests). ``y - out_of_fold_`` tells which of a row's targets are
         off, and by how much.
+    input_mask_ : ndarray of bool, shape (n_samples, n_features)
+        The cells of the inputs that were filled in. Only with `check_inputs`.
+    input_scores_ : ndarray of shape (n_samples, n_features)
+        How far each cell of the inputs is from what the other columns say, in units of what is
+        usual in its column (NaN in columns with fewer than four values, which are not checked).
+        Only with `check_inputs`.
     target_spreads_ : ndarray of shape (n_targets,)
         Robust spread of each target (interquartile range / 1.349), the unit of the scores' errors.
     cv_results_ : dict of arrays
@@ -134,6 +145,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         "cv": ["cv_object"],
         "search_rows": [Interval(Integral, 2, None, closed="left"), None],
         "missing_targets": RELMRegressor._parameter_constraints["missing_targets"],
+        "check_inputs": ["boolean"],
         "n_jobs": [Integral, None],
         "device": [str, None],
         "progress": ["boolean"],
@@ -146,6 +158,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     cv: object = None
     search_rows: int | None = None
     missing_targets: str = "error"
+    check_inputs: bool = False
     n_jobs: int | None = None
     device: str | None = None
     progress: bool = False
@@ -210,6 +223,16 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not usable[task.tested].any():
             raise ValueError("cv tests no row that has a positive weight and a known target")
         clock = Clock()
+        self._input_check = None
+        for name in ("input_mask_", "input_scores_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if self.check_inputs:
+            checked = checked_inputs(table, task)
+            table = table.with_inputs(checked.X)
+            task = replace(task, X=table.rows)
+            self.input_mask_, self.input_scores_ = checked.wrong, checked.scores
+            self._input_check = checked.of_new_rows
+            clock.lap("inputs")
         screened = screen(task)
         clock.lap("screen")
         found = search(task, screened)
@@ -235,6 +258,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def predict(self, X: object) -> Array:
         """Predict the targets of new rows: the average of the members.
+
+        With `check_inputs`, cells of X that deviate more than all cells of their column that were
+        kept in the fit (if none was filled in there, three times as much) are filled in first.
 
         Parameters
         ----------
@@ -270,6 +296,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return inputs, *validate_targets(self, inputs, y, sample_weight)
 
     def _predict(self, inputs: Array) -> Array:
+        if (check := getattr(self, "_input_check", None)) is not None:
+            inputs, _ = check.of(inputs)
         scaled = within_reach(self._input_scaling, inputs)
         mean = np.mean([member.predict(scaled) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(scaled), -1))

@@ -20,7 +20,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from gorelm._compat import HasMethods, Interval, validate_params
-from gorelm._typing import Array, Constraints, RandomState
+from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.estimators._base import all_or_nothing, levels_to_caller, parameters
 from gorelm.estimators._encoding import (
     Cells,
@@ -62,6 +62,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     effort : {"fast", "default", "high"}, default="default"
         How much that :class:`RobustELMRegressor` tries. An `estimator` of your own has its own
         parameters: with one, this must be "default".
+    check_inputs : bool, default=False
+        Whether that :class:`RobustELMRegressor` looks for wrong numbers among the inputs, and fills
+        them in. With an `estimator` of your own, this must be False.
     max_categories : int, default=20
         Most inputs that a column of categories may become: of more categories the most frequent
         are told apart, and the others count as one.
@@ -82,6 +85,11 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         What was filled in, encoded, ignored or taken for missing, a sentence each.
     outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, timings_
         Those of `regressor_`, where it has them.
+    input_mask_ : ndarray of bool, shape (n_samples, n_features)
+        The numbers that were filled in because the other columns contradict them, if `regressor_`
+        checked its inputs; False in columns of categories.
+    input_scores_ : ndarray of shape (n_samples, n_features)
+        How far numbers are from what the other columns say (NaN in columns that are not checked).
     cell_scores_, cell_thresholds_, cell_mask_, target_spreads_
         Those of `regressor_`, where it has them.
     n_features_in_ : int
@@ -117,12 +125,14 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         "effort": RobustELMRegressor._parameter_constraints["effort"],
+        "check_inputs": ["boolean"],
         "max_categories": [Interval(Integral, 2, None, closed="left")],
         "random_state": ["random_state"],
     }
 
     estimator: BaseEstimator | None = field(default=None, kw_only=False)
     effort: str = "default"
+    check_inputs: bool = False
     max_categories: int = 20
     random_state: RandomState = None
 
@@ -175,6 +185,13 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             self.encoder_ = self._new_encoder(cells)
             inputs = self.encoder_.fit_transform(cells)
         self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
+        if hasattr(self.regressor_, "input_mask_"):
+            counts = self.input_mask_.sum(axis=0)
+            places = [f"{self._name(j)!r} ({n})" for j, n in enumerate(counts) if n]
+            self.notes_.append(
+                "Wrong numbers among the inputs, filled in with what the other inputs say: "
+                f"{_listed(places) or 'none'}."
+            )
 
     def _learn_stored(self, X: ParquetTable, cells: StoredCells) -> RowBlocks:
         """Fit the encoder to a table that is read in blocks; returns its inputs, in blocks."""
@@ -190,7 +207,15 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:
             return RobustELMRegressor(
-                effort=self.effort, missing_targets="ignore", random_state=self.random_state
+                effort=self.effort,
+                missing_targets="ignore",
+                check_inputs=self.check_inputs,
+                random_state=self.random_state,
+            )
+        if self.check_inputs:
+            raise ValueError(
+                "check_inputs is for the RobustELMRegressor that is fitted without an estimator; "
+                "set it in the estimator instead"
             )
         if self.effort != "default":
             raise ValueError(
@@ -499,6 +524,23 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         if hasattr(self, "feature_names_in_"):
             encoder.feature_names_in_ = self.feature_names_in_
         return Pipeline([("encoder", encoder), ("regressor", self.regressor_)])
+
+    def _by_column(self, values: Array) -> Array:
+        """Return values of the encoder's outputs, for the columns of numbers they are made of."""
+        of_columns = np.full((len(values), self.n_features_in_), np.nan)
+        for name, _, columns in self.encoder_.transformers_:
+            if name in ("numbers", "numbers_with_gaps"):
+                first = self.encoder_.output_indices_[name].start
+                of_columns[:, columns] = values[:, first : first + len(columns)]
+        return of_columns
+
+    @property
+    def input_mask_(self) -> Mask:  # noqa: D102 (an attribute, documented on the class)
+        return np.asarray(self._by_column(self.regressor_.input_mask_) == 1)
+
+    @property
+    def input_scores_(self) -> Array:  # noqa: D102
+        return self._by_column(self.regressor_.input_scores_)
 
     # What the fitted estimator has, as far as it has it.
     outlier_scores_ = property(attrgetter("regressor_.outlier_scores_"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,12 @@ class Given:
     w: Array
     usable: Mask  # rows with a weight and a known target
     inputs: Array  # as given, for splitters; of rows that are elsewhere zeros
+
+    def with_inputs(self, inputs: Array) -> Given:
+        """Return the table with other inputs, scaled anew."""
+        scaling = Scaling.fit("standard", inputs[self.usable], self.w[self.usable])
+        rows = InMemory(within_reach(scaling, inputs))
+        return replace(self, rows=rows, scaling=scaling, inputs=inputs)
 
 
 def given(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:

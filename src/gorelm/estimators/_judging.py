@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gorelm._features.scaling import weighted_quantiles
 from gorelm._typing import Array, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._prepare import known_cells, patterns
 
 _NORMAL = 0.6744897501960817  # median of the absolute values of a standard normal variable
 _OUTER = 3.0  # whisker of Tukey's outer fence
+_NAMED = 1.3  # times that fence: what is beyond is called wrong, not only left out
 _FEW_ROWS = 10  # say nothing about which of them is wrong
 _HUBER = 1.345
 _CS = (1.0, 0.1, 0.01, 1e-3)  # times C: few rows want a larger penalty than many
@@ -37,13 +37,13 @@ class Fences:
     def of(cls, errors: Array, w: Array, smallest: Array) -> Fences:
         """Read the fences off errors (n, m), NaN where unknown, of rows of weight w.
 
-        Each target's errors are divided by their median. A cell is wrong beyond Tukey's outer
+        Each target's errors are divided by their median. A cell is doubtful beyond Tukey's outer
         fence for its target; the quartiles are taken again without what lies beyond the fence
-        of all. A row is wrong beyond the outer fence for the norms of the cells that are right.
-        All of this holds as long as fewer than half of a target's cells are wrong.
+        of all. A row is doubtful beyond the outer fence for the norms of the other cells. What is
+        beyond 1.3 times its fence is wrong. All of this holds as long as fewer than half of a
+        target's cells are wrong.
         """
-        scales = np.array([_usual(*_known(column, w)) for column in errors.T])
-        scales = np.maximum(scales, smallest)
+        scales = np.maximum(medians(errors, w) / _NORMAL, smallest)
         sizes = relative(errors, scales)
         cells = np.array([_fence(*_known(column, w)) for column in sizes.T])
         if len(cells) == 1:
@@ -54,12 +54,16 @@ class Fences:
     def judge(self, errors: Array) -> Verdict:
         """Judge rows by their errors (n, m), NaN where unknown."""
         sizes = relative(errors, self.scales)
-        cells = np.nan_to_num(sizes / self.cells, nan=0.0)
-        together = np.nan_to_num(norms(sizes) / self.row, nan=0.0)
-        wrong = cells > 1.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cells = np.nan_to_num(sizes / self.cells, nan=0.0)
+            together = np.nan_to_num(norms(sizes) / self.row, nan=0.0)
         # Several targets may each be off less than its fence, and together more than theirs.
-        wrong |= ((together > 1.0) & ~wrong.any(axis=1))[:, None] & ~np.isnan(errors)
-        return Verdict(np.maximum(cells.max(axis=1), together), wrong)
+        of_row = np.where(np.isnan(errors), 0.0, together[:, None])
+        doubtful, wrong = (
+            (cells > limit) | ((of_row > limit) & ~(cells > limit).any(axis=1, keepdims=True))
+            for limit in (1.0, _NAMED)
+        )
+        return Verdict(np.maximum(cells.max(axis=1), together) / _NAMED, wrong, doubtful)
 
 
 class Verdict(NamedTuple):
@@ -67,6 +71,7 @@ class Verdict(NamedTuple):
 
     scores: Array  # (n,), a row is wrong above 1; 0 if no target is known
     wrong: Mask  # (n, m)
+    doubtful: Mask  # (n, m), wrong or nearly so: not to be learnt
 
 
 def relative(errors: Array, scales: Array) -> Array:
@@ -88,8 +93,17 @@ def _known(column: Array, w: Array) -> tuple[Array, Array]:
     return column[known], w[known]
 
 
-def _usual(errors: Array, w: Array) -> float:
-    return float(weighted_quantiles(errors, 0.5, w)) / _NORMAL if len(errors) else 0.0
+def medians(A: Array, w: Array) -> Array:
+    """Return the weighted median of each column, NaN left out; 0 if nothing is left.
+
+    As `weighted_quantiles`, for all columns at once.
+    """
+    known = known_cells(A)
+    order = np.argsort(np.where(known, A, np.inf), axis=0)
+    below = np.cumsum(np.take_along_axis(np.where(known, w[:, None], 0.0), order, axis=0), axis=0)
+    half = np.argmax(below >= (0.5 - 1e-12) * below[-1:], axis=0)[None]
+    middle = np.take_along_axis(A, np.take_along_axis(order, half, axis=0), axis=0)[0]
+    return np.where(known.any(axis=0), middle, 0.0)
 
 
 def _fence(sizes: Array, w: Array) -> float:
@@ -146,7 +160,7 @@ def judge_first(
     fences = Fences.of(np.abs(errors), w, smallest)
     verdict = fences.judge(np.abs(errors))
     for _ in range(n_rounds):
-        right = known & ~verdict.wrong
+        right = known & ~verdict.doubtful
         for rows, columns in patterns(right, T.shape[1]):
             own = np.arange(len(T))[rows]
             others = np.setdiff1d(np.arange(len(T)), own)
@@ -158,7 +172,7 @@ def judge_first(
             )
         fences = Fences.of(np.abs(errors), w, smallest)
         before, verdict = verdict, fences.judge(np.abs(errors))
-        if (before.wrong == verdict.wrong).all():
+        if (before.doubtful == verdict.doubtful).all():
             break
     return Start(fences, np.abs(errors), verdict, expected)
 
@@ -208,14 +222,13 @@ class _Ridge:
     def bounded(self, T: Array, smallest: Array) -> tuple[Array, Array]:
         """Return `left_out` of targets that are limited around their predictions."""
         w = self._omega[:, 0] ** 2
-        expected = np.tile([weighted_quantiles(column, 0.5, w) for column in T.T], (len(T), 1))
+        expected = np.tile(medians(T, w), (len(T), 1))
         limited, unit = T, np.ones((len(T), 1))
-        for _ in range(100):
-            errors = (T - expected) * unit
-            scales = np.array([_usual(column, w) for column in np.abs(errors).T])
-            limit = _HUBER * np.maximum(scales, smallest) / unit
+        for _ in range(30):
+            scales = np.maximum(medians(np.abs(T - expected) * unit, w) / _NORMAL, smallest)
+            limit = _HUBER * scales / unit
             before, limited = limited, expected + np.clip(T - expected, -limit, limit)
-            if (np.abs(limited - before) <= 1e-6 * limit).all():
+            if (np.abs(limited - before) <= 1e-2 * limit).all():
                 break
             expected, unit = self.without(limited), np.sqrt(self._slack)
         return (T - expected) * unit, expected

@@ -9,12 +9,11 @@ from typing import ClassVar, Self
 import numpy as np
 
 from gorelm._compat import Interval
-from gorelm._features.scaling import weighted_quantiles
 from gorelm._solver.least_squares import RecursiveRidge
 from gorelm._typing import Array, Constraints, Indices, Inputs, Mask
 from gorelm.estimators._base import parameters
 from gorelm.estimators._docs import document
-from gorelm.estimators._judging import Fences, Verdict, judge_first
+from gorelm.estimators._judging import Fences, Verdict, judge_first, medians
 from gorelm.estimators._prepare import has_target, known_cells, usable_rows
 from gorelm.estimators.online import OSELMRegressor, learnt
 
@@ -34,19 +33,20 @@ class RobustOSELMRegressor(OSELMRegressor):
               R'R = H'H + I/C
 
     is how far cell j of a row is off: its error by the model before it, in units that do not
-    depend on how much that model knew about such inputs. A cell is wrong if :math:`a_{ij}` lies
+    depend on how much that model knew about such inputs. A cell is doubtful if :math:`a_{ij}` lies
     beyond Tukey's outer fence for the target's errors in the last 300 rows, a row if one of its
     cells is or if the norm of its errors, each in units of the target's median error, lies beyond
-    that fence for the norms. Rows with at most half of their cells right are left out. In other
-    rows a wrong cell is replaced by its prediction, so that only the other cells move the model.
-    What is right is learnt as in `OSELMRegressor`.
+    that fence for the norms. What lies beyond 1.3 times the fence is wrong. Rows of which half of
+    the cells are doubtful are left out. In other rows a doubtful cell is replaced by its
+    prediction, so that only the other cells move the model. The rest is learnt as in
+    `OSELMRegressor`.
 
     The first `n_start` rows are kept until there are that many, and judged by each other: by ridge
     regressions with a bounded loss on all rows but the one they predict. So the first rows may be
     wrong, too, as any others: up to half of the cells of a target.
 
-    **Changes.** If more than half of a target's cells in the last 50 rows are wrong, either these
-    rows are wrong or the model is. So a model of these rows alone is fitted, as to the first rows.
+    **Changes.** If more than half of a target's cells in the last 50 rows are doubtful, either they
+    are wrong or the model is. So a model of these rows alone is fitted, as to the first rows.
     If it predicts them (each left out in turn) with at most 0.75 times the median error of the
     model so far, the target has changed: that model replaces the other. It begins from zero or from
     the former weights, whichever predicts better, and judges the next rows as the first ones, by
@@ -73,14 +73,14 @@ class RobustOSELMRegressor(OSELMRegressor):
     Attributes
     ----------
     outlier_scores_ : ndarray of shape (n_samples,)
-        For the rows of the last call, how far each was off when it came, in units of what is still
-        usual: the larger of its worst cell, and of the norm of its errors, as a share of the fence.
+        For the rows of the last call, how far each was off when it came: the larger of its worst
+        error and of the norm of its errors, as shares of what is called wrong.
     outlier_threshold_ : float
         1.
     outlier_mask_ : ndarray of bool, shape (n_samples,)
         Rows of the last call with a larger score, which are wrong.
     cell_mask_ : ndarray of bool, shape (n_samples, n_targets)
-        Cells of these rows that are wrong, and were not learnt.
+        Cells of these rows that are wrong.
     error_scales_ : ndarray of shape (n_targets,)
         Usual error of each target in recent rows, before they were learnt, in the units of y (the
         median of the absolute errors, times 1.48: the deviation if they are normal).
@@ -130,7 +130,7 @@ class RobustOSELMRegressor(OSELMRegressor):
         self._young = np.arange(n_targets)
         self._origin = np.zeros((n_outputs, n_targets))
         self._held = np.empty((0, n_outputs)), np.empty((0, n_targets)), np.empty(0)
-        self._held_wrong = np.empty((0, n_targets), dtype=bool)
+        self._held_doubtful = np.empty((0, n_targets), dtype=bool)
         self._recent = np.empty((0, n_targets)), np.empty(0)
         self._smallest = np.zeros(n_targets)
         self._unchecked = 0
@@ -156,7 +156,8 @@ class RobustOSELMRegressor(OSELMRegressor):
             verdict = self._judge_and_learn(H.astype(float), T_used[rows], design.w[rows])
             done = rows.stop
             last = at[max(done - len(verdict.scores), 0) : done]
-            scores[last], wrong[last] = (part[len(part) - len(last) :] for part in verdict)
+            again = slice(len(verdict.scores) - len(last), None)
+            scores[last], wrong[last] = verdict.scores[again], verdict.wrong[again]
         self.n_samples_seen_ += len(at)
         self.n_outliers_seen_ += int(wrong[at].any(axis=1).sum())
         self._remember(self._found(T.shape[1]))
@@ -164,7 +165,7 @@ class RobustOSELMRegressor(OSELMRegressor):
             X_rest, offset = self._input_scaling.apply(X[~used])
             H = self.hidden_.transform(X_rest, offset=offset)
             errors, _ = self._errors(H, self._target_scaling.dense(T[~used]))
-            scores[~used], wrong[~used] = self._fences().judge(errors)
+            scores[~used], wrong[~used], _ = self._fences().judge(errors)
         self.outlier_scores_, self.outlier_threshold_ = scores, 1.0
         self.outlier_mask_, self.cell_mask_ = scores > 1.0, wrong
         self.error_scales_ = self._fences().scales * self._target_scaling.scale
@@ -190,11 +191,11 @@ class RobustOSELMRegressor(OSELMRegressor):
         self._hold(H, T, w, errors)
         if len(self._young):
             verdict = self._judge_young()
-            self._learn_old(H, T, w, verdict.wrong[-len(H) :], expected)
+            self._learn_old(H, T, w, verdict.doubtful[-len(H) :], expected)
             return verdict
         verdict = self._fences().judge(errors)
-        self._learn_old(H, T, w, verdict.wrong, expected)
-        self._held_wrong = np.concatenate([self._held_wrong, verdict.wrong])
+        self._learn_old(H, T, w, verdict.doubtful, expected)
+        self._held_doubtful = np.concatenate([self._held_doubtful, verdict.doubtful])
         self._let_go(max(self.n_start, _RUN))
         self._unchecked += len(H)
         for n_rows in self._suspicious():
@@ -213,15 +214,15 @@ class RobustOSELMRegressor(OSELMRegressor):
     def _let_go(self, n_rows: int) -> None:
         """Hold the last rows only."""
         H, T, w = (part[-n_rows:] for part in self._held)
-        self._held, self._held_wrong = (H, T, w), self._held_wrong[-n_rows:]
+        self._held, self._held_doubtful = (H, T, w), self._held_doubtful[-n_rows:]
         self._recent = self._recent[0][-_RECENT:], self._recent[1][-_RECENT:]
 
-    def _learn_old(self, H: Array, T: Array, w: Array, wrong: Mask, expected: Array) -> None:
+    def _learn_old(self, H: Array, T: Array, w: Array, doubtful: Mask, expected: Array) -> None:
         """Learn the targets that are not young, from rows that are right."""
         young = [part for part in self._recursions if part[0][0] in self._young]
         self._recursions = [part for part in self._recursions if part[0][0] not in self._young]
         if self._recursions:
-            rows, targets, known = learnable(T, wrong, expected)
+            rows, targets, known = learnable(T, doubtful, expected)
             omega = np.sqrt(w[rows])
             H, T = self._fade(H[rows] * omega[:, None], targets * omega[:, None], omega)
             self._learn(H, T, known)
@@ -234,7 +235,7 @@ class RobustOSELMRegressor(OSELMRegressor):
         young, (H, T, w) = self._young, self._held
         known = known_cells(T)
         # Below are errors of rounding.
-        self._smallest = np.maximum(_ROUNDING * median_sizes(T, w), 1e-300)
+        self._smallest = np.maximum(_ROUNDING * medians(np.abs(T), w), 1e-300)
         start = H @ self._origin
         part = (T - start)[:, young]
         first = judge_first(H, part, w, self.C, self._smallest[young])
@@ -246,7 +247,7 @@ class RobustOSELMRegressor(OSELMRegressor):
 
         expected = start
         expected[:, young] += first.expected
-        rows, targets, known = learnable(T, verdict.wrong, expected)
+        rows, targets, known = learnable(T, verdict.doubtful, expected)
         root = np.sqrt(w[rows] * self._left(w[rows])[1:])[:, None]
         origin = self._origin[:, young]
         fresh = RecursiveRidge(len(origin), len(young), self.C, origin if origin.any() else None)
@@ -259,7 +260,7 @@ class RobustOSELMRegressor(OSELMRegressor):
             *((columns[own], part.take(own)) for columns, own, part in old if len(own)),
             *parts,
         ]
-        self._held_wrong = verdict.wrong
+        self._held_doubtful = verdict.doubtful
         if len(H) >= self.n_start:
             self._young, self._unchecked = young[:0], 0
         return verdict
@@ -267,7 +268,7 @@ class RobustOSELMRegressor(OSELMRegressor):
     def _suspicious(self) -> Iterator[int]:
         """Yield numbers of last rows that may tell of a change."""
         known = known_cells(self._held[1][-_RUN:]).sum(axis=0)
-        if (self._held_wrong[-_RUN:].sum(axis=0) > np.maximum(known, _RUN / 2) / 2).any():
+        if (self._held_doubtful[-_RUN:].sum(axis=0) > np.maximum(known, _RUN / 2) / 2).any():
             yield _RUN
         if self._unchecked >= self.n_start:
             self._unchecked = 0
@@ -280,10 +281,10 @@ class RobustOSELMRegressor(OSELMRegressor):
         errors = []
         for start in (0.0 * former, former):
             first = judge_first(H, T - start, w, self.C, self._smallest)
-            errors.append(median_sizes(T - start - first.expected, w))
+            errors.append(medians(np.abs(T - start - first.expected), w))
         from_zero, from_former = errors
         self._origin = np.where(from_zero <= from_former, 0.0, self._found(T.shape[1]).coef)
-        best, so_far = np.minimum(from_zero, from_former), median_sizes(T - former, w)
+        best, so_far = np.minimum(from_zero, from_former), medians(np.abs(T - former), w)
         return np.flatnonzero((best <= _BETTER * so_far) & (so_far > self._smallest))
 
     def prune(self) -> Self:
@@ -302,23 +303,13 @@ class RobustOSELMRegressor(OSELMRegressor):
         return self
 
 
-def learnable(T: Array, wrong: Mask, expected: Array) -> tuple[Mask, Array, Mask | None]:
+def learnable(T: Array, doubtful: Mask, expected: Array) -> tuple[Mask, Array, Mask | None]:
     """Return which rows to learn, their targets (0 where unknown), and the known cells (None: all).
 
-    Rows are learnt if most of their known cells are right; the wrong ones are as expected, and so
-    do not move the model.
+    Rows are learnt if most of their known cells are not doubtful; doubtful ones are replaced by
+    what is expected, and so do not move the model.
     """
     known = known_cells(T)
-    rows = (known & ~wrong).sum(axis=1) > known.sum(axis=1) / 2
-    targets = np.where(wrong, expected, np.where(known, T, 0.0))[rows]
+    rows = (known & ~doubtful).sum(axis=1) > known.sum(axis=1) / 2
+    targets = np.where(doubtful, expected, np.where(known, T, 0.0))[rows]
     return rows, targets, None if known[rows].all() else known[rows]
-
-
-def median_sizes(A: Array, w: Array) -> Array:
-    """Return the weighted median of each column's absolute values; 0 if all are unknown."""
-    medians = np.zeros(A.shape[1])
-    for j, column in enumerate(np.abs(A).T):
-        known = known_cells(column)
-        if known.any():
-            medians[j] = weighted_quantiles(column[known], 0.5, w[known])
-    return medians

@@ -171,8 +171,8 @@ class RecursiveRidge:
     _start: Array | None = None
 
     def __init__(self, n_hidden: int, n_targets: int, C: float, start: Array | None = None) -> None:
-        self._R = np.asfortranarray(np.eye(n_hidden) / np.sqrt(C))
-        self._z = np.zeros((n_hidden, n_targets), order="F")
+        self._R: Array = np.asfortranarray(np.eye(n_hidden) / np.sqrt(C))
+        self._z: Array = np.zeros((n_hidden, n_targets), order="F")
         self._ridge, self._start = 1.0 / C, start
         if start is not None:
             self._z += start / np.sqrt(C)
@@ -231,7 +231,9 @@ class RecursiveRidge:
         """
         if not len(self._R):
             return np.zeros((len(H), self._z.shape[1])), np.zeros(len(H))
-        V = linalg.solve_triangular(self._R, H.T.astype(float), trans="T", check_finite=False)
+        V: Array = linalg.solve_triangular(
+            self._R, H.T.astype(float), trans="T", check_finite=False
+        )
         return V.T @ self._z, np.einsum("ln,ln->n", V, V)
 
     def _with(self, R: Array, z: Array) -> RecursiveRidge:

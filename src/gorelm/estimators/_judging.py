@@ -13,13 +13,16 @@ from typing import NamedTuple
 import numpy as np
 
 from gorelm._typing import Array, Mask
-from gorelm.diagnostics.outlier_scores import outlier_threshold
+from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 from gorelm.estimators._prepare import known_cells, patterns
 
 _NORMAL = 0.6744897501960817  # median of the absolute values of a standard normal variable
 _OUTER = 3.0  # whisker of Tukey's outer fence
+_INNER = 1.5
 _NAMED = 1.3  # times that fence: what is beyond is called wrong, not only left out
+_CLEAR = 0.75  # share of the variance that two groups explain; a single bell has 0.64
 _FEW_ROWS = 10  # say nothing about which of them is wrong
+_GROSS = 100.0  # beyond, one error would be a group of its own, beside which others look right
 _HUBER = 1.345
 _CS = (1.0, 0.1, 0.01, 1e-3)  # times C: few rows want a larger penalty than many
 _LARGEST = 1e100  # errors in units of usual ones; their squares must not overflow
@@ -31,25 +34,27 @@ class Fences:
 
     scales: Array  # (m,), usual errors of the targets
     cells: Array  # (m,), in units of `scales`
+    gaps: Array  # (m,), in these units: where another group of errors begins; infinite: nowhere
     row: float  # norm of a row, in these units
 
     @classmethod
-    def of(cls, errors: Array, w: Array, smallest: Array) -> Fences:
+    def of(cls, errors: Array, w: Array, smallest: Array, whisker: float = _OUTER) -> Fences:
         """Read the fences off errors (n, m), NaN where unknown, of rows of weight w.
 
-        Each target's errors are divided by their median. A cell is doubtful beyond Tukey's outer
-        fence for its target; the quartiles are taken again without what lies beyond the fence
-        of all. A row is doubtful beyond the outer fence for the norms of the other cells. What is
-        beyond 1.3 times its fence is wrong. All of this holds as long as fewer than half of a
-        target's cells are wrong.
+        Each target's errors are divided by their median. The fence of a target is Tukey's outer
+        one, with quartiles taken again without what lies beyond the fence of all; that of the rows
+        is the one for the norms of their cells within the fences. What is beyond 1.3 times a fence
+        is wrong. Cells are apart if the logarithms of 1 + errors form two groups. All of this holds
+        as long as fewer than half of a target's cells are wrong.
         """
         scales = np.maximum(medians(errors, w) / _NORMAL, smallest)
         sizes = relative(errors, scales)
-        cells = np.array([_fence(*_known(column, w)) for column in sizes.T])
+        cells = np.array([_fence(*_known(column, w), whisker) for column in sizes.T])
+        gaps = np.maximum(cells, [_gap(*_known(column, w)) for column in sizes.T])
         if len(cells) == 1:
-            return cls(scales, cells, float(cells[0]))
+            return cls(scales, cells, gaps, float(cells[0]))
         right = np.where(sizes <= cells, sizes, np.nan)
-        return cls(scales, cells, _fence(*_known(norms(right), w)))
+        return cls(scales, cells, gaps, _fence(*_known(norms(right), w), whisker))
 
     def judge(self, errors: Array) -> Verdict:
         """Judge rows by their errors (n, m), NaN where unknown."""
@@ -58,12 +63,10 @@ class Fences:
             cells = np.nan_to_num(sizes / self.cells, nan=0.0)
             together = np.nan_to_num(norms(sizes) / self.row, nan=0.0)
         # Several targets may each be off less than its fence, and together more than theirs.
-        of_row = np.where(np.isnan(errors), 0.0, together[:, None])
-        doubtful, wrong = (
-            (cells > limit) | ((of_row > limit) & ~(cells > limit).any(axis=1, keepdims=True))
-            for limit in (1.0, _NAMED)
-        )
-        return Verdict(np.maximum(cells.max(axis=1), together) / _NAMED, wrong, doubtful)
+        alone = (cells > _NAMED).any(axis=1)
+        wrong = (cells > _NAMED) | ((together > _NAMED) & ~alone)[:, None] & known_cells(errors)
+        scores = np.maximum(cells.max(axis=1), together) / _NAMED
+        return Verdict(scores, wrong, cells, sizes > self.gaps)
 
 
 class Verdict(NamedTuple):
@@ -71,7 +74,8 @@ class Verdict(NamedTuple):
 
     scores: Array  # (n,), a row is wrong above 1; 0 if no target is known
     wrong: Mask  # (n, m)
-    doubtful: Mask  # (n, m), wrong or nearly so: not to be learnt
+    cells: Array  # (n, m), errors in units of their fences; 0 where unknown
+    apart: Mask  # (n, m), cells of another group
 
 
 def relative(errors: Array, scales: Array) -> Array:
@@ -106,12 +110,19 @@ def medians(A: Array, w: Array) -> Array:
     return np.where(known.any(axis=0), middle, 0.0)
 
 
-def _fence(sizes: Array, w: Array) -> float:
+def _gap(sizes: Array, w: Array) -> float:
     if w.sum() < _FEW_ROWS:
         return np.inf
-    first = outlier_threshold(sizes, w, whisker=_OUTER)
+    threshold, explained = split_in_two(np.log1p(np.minimum(sizes, _GROSS)), w)
+    return float(np.expm1(threshold)) if explained >= _CLEAR else np.inf
+
+
+def _fence(sizes: Array, w: Array, whisker: float) -> float:
+    if w.sum() < _FEW_ROWS:
+        return np.inf
+    first = outlier_threshold(sizes, w, whisker=whisker)
     inside = sizes <= first
-    return outlier_threshold(sizes[inside], w[inside], whisker=_OUTER)
+    return outlier_threshold(sizes[inside], w[inside], whisker=whisker)
 
 
 # -- the first rows ------------------------------------------------------------------------------
@@ -120,7 +131,6 @@ def _fence(sizes: Array, w: Array) -> float:
 class Start(NamedTuple):
     """A first judgement of rows."""
 
-    fences: Fences
     errors: Array  # (n, m), NaN where unknown
     verdict: Verdict
     expected: Array  # (n, m), predictions of each cell without it
@@ -136,8 +146,9 @@ def judge_first(
     .. math:: T^* \leftarrow P + \psi(T - P)
 
     where :math:`\psi` limits errors to 1.345 usual ones (Huber). When this has settled, cells
-    beyond the fences for the errors T - P are left out, all are judged again by the ridge
-    regressions on the others, and so on, until the same cells are left out.
+    beyond Tukey's inner fences for the errors T - P are left out, all are judged again by the ridge
+    regressions on the others, and so on, until the same cells are left out. (The outer fences would
+    miss too much while the model is poor; cells left out in vain are predicted all the same.)
 
     Parameters
     ----------
@@ -157,10 +168,9 @@ def judge_first(
     known = known_cells(T)
     trials = [(C * part, *_bounded(K, T, w, C * part, smallest)) for part in _CS]
     C, _, errors, expected = min(trials, key=lambda trial: trial[1])
-    fences = Fences.of(np.abs(errors), w, smallest)
-    verdict = fences.judge(np.abs(errors))
+    verdict = Fences.of(np.abs(errors), w, smallest, _INNER).judge(np.abs(errors))
     for _ in range(n_rounds):
-        right = known & ~verdict.doubtful
+        right = known & (verdict.cells <= 1.0)
         for rows, columns in patterns(right, T.shape[1]):
             own = np.arange(len(T))[rows]
             others = np.setdiff1d(np.arange(len(T)), own)
@@ -170,11 +180,12 @@ def judge_first(
             errors[there], expected[there] = ridge.new(
                 K[others][:, own], K[others, others], w[others], T[at], T[there]
             )
-        fences = Fences.of(np.abs(errors), w, smallest)
-        before, verdict = verdict, fences.judge(np.abs(errors))
-        if (before.doubtful == verdict.doubtful).all():
+        before = verdict
+        verdict = Fences.of(np.abs(errors), w, smallest, _INNER).judge(np.abs(errors))
+        if ((before.cells > 1.0) == (verdict.cells > 1.0)).all():
             break
-    return Start(fences, np.abs(errors), verdict, expected)
+    fences = Fences.of(np.abs(errors), w, smallest)
+    return Start(np.abs(errors), fences.judge(np.abs(errors)), expected)
 
 
 def _bounded(K: Array, T: Array, w: Array, C: float, smallest: Array) -> tuple[float, Array, Array]:

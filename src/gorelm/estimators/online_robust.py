@@ -33,24 +33,30 @@ class RobustOSELMRegressor(OSELMRegressor):
               R'R = H'H + I/C
 
     is how far cell j of a row is off: its error by the model before it, in units that do not
-    depend on how much that model knew about such inputs. A cell is doubtful if :math:`a_{ij}` lies
-    beyond Tukey's outer fence for the target's errors in the last 300 rows, a row if one of its
-    cells is or if the norm of its errors, each in units of the target's median error, lies beyond
-    that fence for the norms. What lies beyond 1.3 times the fence is wrong. Rows of which half of
-    the cells are doubtful are left out. In other rows a doubtful cell is replaced by its
-    prediction, so that only the other cells move the model. The rest is learnt as in
-    `OSELMRegressor`.
+    depend on how much that model knew about such inputs. The errors of the last 300 rows decide
+    what is usual:
+
+    - a cell is *wrong* beyond 1.3 times Tukey's outer fence for its target; a row if one of its
+      cells is, or if the norm of its errors, each in units of the target's median error, lies
+      beyond 1.3 times that fence for norms;
+    - a cell beyond the fence is brought to it: its influence is bounded;
+    - if the logarithms of a target's errors form two clear groups, cells of the upper one are *left
+      out* (replaced by their predictions, so that they do not move the model), and whole rows of
+      which half of the cells are.
+
+    The rest is learnt as in `OSELMRegressor`. So errors of the model itself, large where it has
+    seen little, are learnt in bounded steps, whereas rows that are clearly wrong have no influence.
 
     The first `n_start` rows are kept until there are that many, and judged by each other: by ridge
     regressions with a bounded loss on all rows but the one they predict. So the first rows may be
     wrong, too, as any others: up to half of the cells of a target.
 
-    **Changes.** If more than half of a target's cells in the last 50 rows are doubtful, either they
-    are wrong or the model is. So a model of these rows alone is fitted, as to the first rows.
-    If it predicts them (each left out in turn) with at most 0.75 times the median error of the
-    model so far, the target has changed: that model replaces the other. It begins from zero or from
-    the former weights, whichever predicts better, and judges the next rows as the first ones, by
-    each other, until there are `n_start`. The rows of the last call among these are judged again.
+    **Changes.** If more than half of a target's cells in the last 50 rows are beyond the fence,
+    either they are wrong or the model is. So a model of these rows alone is fitted, as to the first
+    ones. If it predicts them (each left out in turn) with at most 0.75 times the median error of
+    the model so far, the target has changed: that model replaces the other. It begins from zero or
+    from the former weights, whichever predicts better, and judges the next rows as the first ones,
+    by each other, until there are `n_start`. The rows of the last call among these are judged again.
     Every `n_start` rows the model so far is compared in this way with one of the last `n_start`
     rows, in case that it went astray slowly. A steady drift is what `forgetting` is for.
 
@@ -129,9 +135,10 @@ class RobustOSELMRegressor(OSELMRegressor):
         self._recursions = []
         self._young = np.arange(n_targets)
         self._origin = np.zeros((n_outputs, n_targets))
-        self._held = np.empty((0, n_outputs)), np.empty((0, n_targets)), np.empty(0)
-        self._held_doubtful = np.empty((0, n_targets), dtype=bool)
-        self._recent = np.empty((0, n_targets)), np.empty(0)
+        none: Array = np.empty((0, n_targets))
+        self._held: tuple[Array, Array, Array] = np.empty((0, n_outputs)), none, np.empty(0)
+        self._held_beyond = np.empty((0, n_targets), dtype=bool)
+        self._recent: tuple[Array, Array] = none, np.empty(0)
         self._smallest = np.zeros(n_targets)
         self._unchecked = 0
         self._take(X, T, w, used)
@@ -165,7 +172,7 @@ class RobustOSELMRegressor(OSELMRegressor):
             X_rest, offset = self._input_scaling.apply(X[~used])
             H = self.hidden_.transform(X_rest, offset=offset)
             errors, _ = self._errors(H, self._target_scaling.dense(T[~used]))
-            scores[~used], wrong[~used], _ = self._fences().judge(errors)
+            scores[~used], wrong[~used], *_ = self._fences().judge(errors)
         self.outlier_scores_, self.outlier_threshold_ = scores, 1.0
         self.outlier_mask_, self.cell_mask_ = scores > 1.0, wrong
         self.error_scales_ = self._fences().scales * self._target_scaling.scale
@@ -191,11 +198,11 @@ class RobustOSELMRegressor(OSELMRegressor):
         self._hold(H, T, w, errors)
         if len(self._young):
             verdict = self._judge_young()
-            self._learn_old(H, T, w, verdict.doubtful[-len(H) :], expected)
+            self._learn_old(H, T, w, verdict, expected)
             return verdict
         verdict = self._fences().judge(errors)
-        self._learn_old(H, T, w, verdict.doubtful, expected)
-        self._held_doubtful = np.concatenate([self._held_doubtful, verdict.doubtful])
+        self._learn_old(H, T, w, verdict, expected)
+        self._held_beyond = np.concatenate([self._held_beyond, verdict.cells > 1.0])
         self._let_go(max(self.n_start, _RUN))
         self._unchecked += len(H)
         for n_rows in self._suspicious():
@@ -214,15 +221,15 @@ class RobustOSELMRegressor(OSELMRegressor):
     def _let_go(self, n_rows: int) -> None:
         """Hold the last rows only."""
         H, T, w = (part[-n_rows:] for part in self._held)
-        self._held, self._held_doubtful = (H, T, w), self._held_doubtful[-n_rows:]
+        self._held, self._held_beyond = (H, T, w), self._held_beyond[-n_rows:]
         self._recent = self._recent[0][-_RECENT:], self._recent[1][-_RECENT:]
 
-    def _learn_old(self, H: Array, T: Array, w: Array, doubtful: Mask, expected: Array) -> None:
+    def _learn_old(self, H: Array, T: Array, w: Array, verdict: Verdict, expected: Array) -> None:
         """Learn the targets that are not young, from rows that are right."""
         young = [part for part in self._recursions if part[0][0] in self._young]
         self._recursions = [part for part in self._recursions if part[0][0] not in self._young]
         if self._recursions:
-            rows, targets, known = learnable(T, doubtful, expected)
+            rows, targets, known = learnable(T, verdict, expected)
             omega = np.sqrt(w[rows])
             H, T = self._fade(H[rows] * omega[:, None], targets * omega[:, None], omega)
             self._learn(H, T, known)
@@ -233,7 +240,6 @@ class RobustOSELMRegressor(OSELMRegressor):
     def _judge_young(self) -> Verdict:
         """Judge the rows held by each other, and learn their young targets anew."""
         young, (H, T, w) = self._young, self._held
-        known = known_cells(T)
         # Below are errors of rounding.
         self._smallest = np.maximum(_ROUNDING * medians(np.abs(T), w), 1e-300)
         start = H @ self._origin
@@ -247,7 +253,7 @@ class RobustOSELMRegressor(OSELMRegressor):
 
         expected = start
         expected[:, young] += first.expected
-        rows, targets, known = learnable(T, verdict.doubtful, expected)
+        rows, targets, known = learnable(T, verdict, expected)
         root = np.sqrt(w[rows] * self._left(w[rows])[1:])[:, None]
         origin = self._origin[:, young]
         fresh = RecursiveRidge(len(origin), len(young), self.C, origin if origin.any() else None)
@@ -260,7 +266,7 @@ class RobustOSELMRegressor(OSELMRegressor):
             *((columns[own], part.take(own)) for columns, own, part in old if len(own)),
             *parts,
         ]
-        self._held_doubtful = verdict.doubtful
+        self._held_beyond = verdict.cells > 1.0
         if len(H) >= self.n_start:
             self._young, self._unchecked = young[:0], 0
         return verdict
@@ -268,7 +274,7 @@ class RobustOSELMRegressor(OSELMRegressor):
     def _suspicious(self) -> Iterator[int]:
         """Yield numbers of last rows that may tell of a change."""
         known = known_cells(self._held[1][-_RUN:]).sum(axis=0)
-        if (self._held_doubtful[-_RUN:].sum(axis=0) > np.maximum(known, _RUN / 2) / 2).any():
+        if (self._held_beyond[-_RUN:].sum(axis=0) > np.maximum(known, _RUN / 2) / 2).any():
             yield _RUN
         if self._unchecked >= self.n_start:
             self._unchecked = 0
@@ -303,13 +309,16 @@ class RobustOSELMRegressor(OSELMRegressor):
         return self
 
 
-def learnable(T: Array, doubtful: Mask, expected: Array) -> tuple[Mask, Array, Mask | None]:
+def learnable(T: Array, verdict: Verdict, expected: Array) -> tuple[Mask, Array, Mask | None]:
     """Return which rows to learn, their targets (0 where unknown), and the known cells (None: all).
 
-    Rows are learnt if most of their known cells are not doubtful; doubtful ones are replaced by
-    what is expected, and so do not move the model.
+    The verdict is one on these rows, or on more before them. Rows are learnt if most of their known
+    cells are not apart. A cell that is apart is replaced by its prediction, so that it does not
+    move the model; others are brought to within the fence around theirs.
     """
+    cells, apart = verdict.cells[-len(T) :], verdict.apart[-len(T) :]
     known = known_cells(T)
-    rows = (known & ~doubtful).sum(axis=1) > known.sum(axis=1) / 2
-    targets = np.where(doubtful, expected, np.where(known, T, 0.0))[rows]
+    rows = (known & ~apart).sum(axis=1) > known.sum(axis=1) / 2
+    step = np.where(known & ~apart, (T - expected) / np.maximum(cells, 1.0), 0.0)
+    targets = np.where(known, expected + step, 0.0)[rows]
     return rows, targets, None if known[rows].all() else known[rows]

@@ -56,7 +56,7 @@ class RobustOSELMRegressor(OSELMRegressor):
     ones. If it predicts them (each left out in turn) with at most 0.75 times the median error of
     the model so far, the target has changed: that model replaces the other. It begins from zero or
     from the former weights, whichever predicts better, and judges the next rows as the first ones,
-    by each other, until there are `n_start`. The rows of the last call among these are judged again.
+    by each other, until there are `n_start`. Rows of the last call among these are judged again.
     Every `n_start` rows the model so far is compared in this way with one of the last `n_start`
     rows, in case that it went astray slowly. A steady drift is what `forgetting` is for.
 
@@ -205,8 +205,8 @@ class RobustOSELMRegressor(OSELMRegressor):
         self._held_beyond = np.concatenate([self._held_beyond, verdict.cells > 1.0])
         self._let_go(max(self.n_start, _RUN))
         self._unchecked += len(H)
-        for n_rows in self._suspicious():
-            self._young = self._changed(n_rows)
+        for n_rows, suspects in self._suspicious():
+            self._young = self._changed(n_rows, suspects)
             if len(self._young):
                 self.n_changes_ += len(self._young)
                 self._let_go(n_rows)
@@ -271,16 +271,17 @@ class RobustOSELMRegressor(OSELMRegressor):
             self._young, self._unchecked = young[:0], 0
         return verdict
 
-    def _suspicious(self) -> Iterator[int]:
-        """Yield numbers of last rows that may tell of a change."""
+    def _suspicious(self) -> Iterator[tuple[int, Mask]]:
+        """Yield numbers of last rows that may tell of a change, and of which targets."""
         known = known_cells(self._held[1][-_RUN:]).sum(axis=0)
-        if (self._held_beyond[-_RUN:].sum(axis=0) > np.maximum(known, _RUN / 2) / 2).any():
-            yield _RUN
+        share = self._held_beyond[-_RUN:].sum(axis=0) / np.maximum(known, _RUN / 2)
+        if (share > 1 / 2).any():  # then others that are often off have changed, too
+            yield _RUN, share > 1 / 3
         if self._unchecked >= self.n_start:
             self._unchecked = 0
-            yield max(self.n_start, _RUN)
+            yield max(self.n_start, _RUN), share >= 0
 
-    def _changed(self, n_rows: int) -> Indices:
+    def _changed(self, n_rows: int, suspects: Mask) -> Indices:
         """Return the targets whose last rows are better predicted by a model of these alone."""
         H, T, w = (part[-n_rows:] for part in self._held)
         _, former = self._errors(H, T)
@@ -291,7 +292,8 @@ class RobustOSELMRegressor(OSELMRegressor):
         from_zero, from_former = errors
         self._origin = np.where(from_zero <= from_former, 0.0, self._found(T.shape[1]).coef)
         best, so_far = np.minimum(from_zero, from_former), medians(np.abs(T - former), w)
-        return np.flatnonzero((best <= _BETTER * so_far) & (so_far > self._smallest))
+        better = (best <= _BETTER * so_far) & (so_far > self._smallest)
+        return np.flatnonzero(suspects & better)
 
     def prune(self) -> Self:
         """Remove the hidden nodes whose output weights are all exactly zero.

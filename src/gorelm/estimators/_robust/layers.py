@@ -11,15 +11,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeGuard
 
 import numpy as np
 
 from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.guide import SubsetGuide, explained_by_subset
+from gorelm._features.joint import JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver.ridge import RidgePath, RidgeSums, ridge_coef
 from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices, Mask
+from gorelm.backends.inputs import ScaledRows, scaled_rows, with_constant
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import Fold
 
@@ -28,7 +32,6 @@ GUIDING = 2.0  # times the best layer's squared error: what nodes beyond explain
 FOLDS_OF_MANY = 4  # for more rows than are searched
 MOST_SUMS = 5  # folds whose H'H are held at a time
 VALIDATION_ROWS = 2000  # of one fold, by which the penalty for all rows is chosen
-BLOCK_ROWS = 2048  # of H at a time
 MANY_TARGETS = 32  # beyond which layers are compared by so many random sums of the targets
 
 
@@ -113,13 +116,23 @@ def sketch_of(n_targets: int, seed: int) -> Array | None:
 class Part:
     """Rows on which layers are compared."""
 
-    X: Array  # scaled
+    given: Array | ScaledRows  # inputs, scaled
     T: Array  # scaled; NaN: unknown
     filled: Array  # the same with predictions for what is unknown
     w: Array
     kept: Mask  # rows that are fitted
     folds: Sequence[Fold] | None  # None: leave one out
     sketch: Array | None = None  # of many targets
+
+    @property
+    def X(self) -> Array:
+        """Scaled inputs as an array, of a part that is small enough."""
+        return self.rows.take(slice(None))
+
+    @cached_property
+    def rows(self) -> ScaledRows:
+        """Scaled inputs of rows that may be too many for an array."""
+        return scaled_rows(self.given)
 
     def mean_squares(self, predicted: Array, rows: Mask | Indices) -> Array:
         """Return the mean squared norm of the errors of some rows, of predictions (n, P, m)."""
@@ -133,58 +146,47 @@ class Trial:
     """A drawn layer at the best of its penalties."""
 
     layer: Layer
-    hidden: HiddenLayer
+    hidden: HiddenLayer | JointLayer
     guide: SubsetGuide | None  # by which it was drawn
     lam: int  # index in the path
     score: float  # mean squared norm of the errors: smaller is better
     predicted: Array  # (rows, m): by fits without the row; NaN where no fold tests it
     coef: Array  # fitted to all rows that are kept; the last row is the intercept
     sums: tuple[RidgeSums, Mask] | None = None  # of many rows: H'H, H'T, and the rows in them
+    layers: tuple[Layer, ...] = ()  # of a joint layer
 
-    def outputs(self, X: Array) -> Array:
+    def outputs(self, X: Array | ScaledRows, n_threads: int = 1) -> Array:
         """Return the predictions for other scaled rows."""
-        out = np.empty((len(X), self.coef.shape[1]))
-        for start in range(0, len(X), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
-            out[rows] = with_constant(self.hidden, X[rows]) @ self.coef
-        return out
-
-
-def with_constant(hidden: HiddenLayer, X: Array) -> Array:
-    """Return the hidden outputs of scaled rows, and a last column of ones.
-
-    Without it, rows centred at their mean that are fewer than their inputs would tell each other's
-    targets: each is minus the sum of the others.
-    """
-    H = np.empty((len(X), hidden.n_outputs + 1))
-    hidden.transform(X, out=H[:, :-1])
-    H[:, -1] = 1.0
-    return H
+        rows = scaled_rows(X)
+        return rows.outputs(self.hidden, [np.arange(rows.shape[0])], [self.coef], n_threads)[0]
 
 
 # -- rows in memory --------------------------------------------------------------------------------
 
 
-def compare(part: Part, layer: Layer, hidden: HiddenLayer, guide: SubsetGuide | None) -> Trial:
+def compare(
+    part: Part, layer: Layer, hidden: HiddenLayer | JointLayer, guide: SubsetGuide | None
+) -> Trial:
     """Fit a drawn layer to the kept rows at every penalty, and predict each row without it."""
     H, omega, kept = with_constant(hidden, part.X), np.sqrt(part.w)[:, None], part.kept
     if part.folds is None:
         path = RidgePath(omega[kept] * H[kept], PATH)
         T = omega[kept] * part.filled[kept]
         if part.sketch is None:
-            left_out = path.left_out(T) / omega[kept][:, None]
-            squares = part.mean_squares(left_out, kept)
-            best = int(np.argmin(squares))
-            left_out = left_out[:, best]
+            errors = path.errors(T)
+            known = ~np.isnan(part.T[kept])
+            counted = errors if known.all() else errors * known[:, None]
         else:
-            sketched = T @ part.sketch
-            errors = path.left_out(sketched) - sketched[:, None]
-            squares = np.einsum("npm,npm->p", errors, errors) / part.w[kept].sum()
-            best = int(np.argmin(squares))
-            left_out = path.left_out(T, slice(best, best + 1))[:, 0] / omega[kept]
+            errors = counted = path.errors(T @ part.sketch)
+        squares = np.einsum("npm,npm->p", counted, counted) / part.w[kept].sum()
+        best = int(np.argmin(squares))
+        if part.sketch is None:
+            left_out = T - errors[:, best]
+        else:
+            left_out = T - path.errors(T, slice(best, best + 1))[:, 0]
         coef = path.coef(T, best)
         predicted = np.asarray(H @ coef)
-        predicted[kept] = left_out
+        predicted[kept] = left_out / omega[kept]
     else:
         of_folds = _by_folds(part, H, omega)
         scored = kept & ~np.isnan(of_folds[:, 0, 0])
@@ -239,7 +241,7 @@ def is_complement(fold: Fold, n_rows: int) -> bool:
 def pooled_guides(part: Part, trials: Sequence[Trial]) -> dict[int | None, SubsetGuide]:
     """Return what the nodes with each number of inputs explain, on average over good trials."""
     guides: dict[int | None, SubsetGuide] = {}
-    trials = [trial for trial in trials if trial.hidden.subsets is not None]
+    trials = [trial for trial in trials if sees_few(trial.hidden)]
     for n_inputs in {trial.layer.n_inputs for trial in trials}:
         same = [trial for trial in trials if trial.layer.n_inputs == n_inputs]
         most = GUIDING * min(trial.score for trial in same)
@@ -249,13 +251,21 @@ def pooled_guides(part: Part, trials: Sequence[Trial]) -> dict[int | None, Subse
     return guides
 
 
+def sees_few(hidden: HiddenLayer | JointLayer) -> TypeGuard[HiddenLayer]:
+    """Whether the nodes of one layer see fewer inputs than there are."""
+    return isinstance(hidden, HiddenLayer) and hidden.subsets is not None
+
+
 def guide_of(part: Part, trial: Trial) -> SubsetGuide:
     """Return the subsets of inputs of a trial's nodes, each as probable as what they explain."""
-    n_linked = len(trial.hidden.inputs)
-    H = trial.hidden.transform(part.X[part.kept])[:, n_linked:]
+    hidden = trial.hidden
+    if not sees_few(hidden):
+        raise ValueError("the nodes of this trial see all inputs")
+    n_linked = len(hidden.inputs)
+    H = hidden.transform(part.X[part.kept])[:, n_linked:]
     coef = trial.coef[n_linked:-1]
     coef = coef if part.sketch is None else coef @ part.sketch
-    return explained_by_subset(trial.hidden, H, coef, part.w[part.kept])
+    return explained_by_subset(hidden, H, coef, part.w[part.kept])
 
 
 # -- many rows -------------------------------------------------------------------------------------
@@ -276,6 +286,8 @@ class FoldedFit:
         First guess of the penalty, as an index in the path.
     seed, n_threads : int
         Of the shuffled folds; to share the rows among.
+    layers : tuple of Layer
+        Of a joint layer, whose first `layer` is.
 
     Attributes
     ----------
@@ -289,50 +301,47 @@ class FoldedFit:
         self,
         part: Part,
         layer: Layer,
-        hidden: HiddenLayer,
+        hidden: HiddenLayer | JointLayer,
         guide: SubsetGuide | None,
         start: int,
         *,
         seed: int,
         n_threads: int,
+        layers: tuple[Layer, ...] = (),
     ) -> None:
         self.layer, self._hidden, self._guide, self._part = layer, hidden, guide, part
-        self._n_threads, self._omega = n_threads, np.sqrt(part.w)[:, None]
-        self._folds = part.folds or shuffled_folds(len(part.X), FOLDS_OF_MANY, seed)
-        self._complements = all(is_complement(fold, len(part.X)) for fold in self._folds)
-        partition = self._complements and sum(len(f.test) for f in self._folds) == len(part.X)
+        self._layers = layers
+        self._n_threads, self._omega, n_rows = n_threads, np.sqrt(part.w), len(part.T)
+        self._folds = part.folds or shuffled_folds(n_rows, FOLDS_OF_MANY, seed)
+        self._complements = all(is_complement(fold, n_rows) for fold in self._folds)
+        partition = self._complements and sum(len(f.test) for f in self._folds) == n_rows
         self._held: list[RidgeSums] | None = None
         if partition and len(self._folds) <= MOST_SUMS:
-            tests = [self._kept(fold.test) for fold in self._folds]
-            self._held = list(ordered_map(self._sums, tests, n_threads))
+            self._held = self._sums([self._kept(fold.test) for fold in self._folds])
             self._whole = sum(self._held[1:], start=self._held[0])
         else:
-            self._whole = self._sums(np.flatnonzero(part.kept))
+            (self._whole,) = self._sums([np.flatnonzero(part.kept)])
         # The fold with most rows: one of a single row could not choose.
         self._judging = int(np.argmax([len(self._kept(fold.test)) for fold in self._folds]))
         self._valid = self._kept(self._folds[self._judging].test)[:VALIDATION_ROWS]
-        self._H_valid = with_constant(hidden, part.X[self._valid])
+        self._H_valid = with_constant(hidden, part.rows.take(self._valid))
         self._coefs: dict[int, Array] = {}  # without that fold, for each penalty tried
         self.lam, self.loss = _descend(self._loss, start)
 
     def _kept(self, rows: Indices) -> Indices:
         return rows[self._part.kept[rows]]
 
-    def _sums(self, rows: Indices) -> RidgeSums:
-        part, omega = self._part, self._omega
-        sums = RidgeSums.zero(self._hidden.n_outputs + 1, part.T.shape[1])
-        for block in blocks(rows):
-            H = omega[block] * with_constant(self._hidden, part.X[block])
-            sums.add(H, omega[block] * part.filled[block])
-        return sums
+    def _sums(self, groups: Sequence[Indices]) -> list[RidgeSums]:
+        rows, T = self._part.rows, self._part.filled
+        return rows.sums(self._hidden, groups, self._omega, T, self._n_threads)
 
     def _coef_without(self, fold: int, lam: int) -> Array:
         if self._held is not None:
             sums = self._whole - self._held[fold]
         elif self._complements:
-            sums = self._whole - self._sums(self._kept(self._folds[fold].test))
+            sums = self._whole - self._sums([self._kept(self._folds[fold].test)])[0]
         else:
-            sums = self._sums(self._kept(self._folds[fold].train))
+            (sums,) = self._sums([self._kept(self._folds[fold].train)])
         return sums.coef(PATH[lam])
 
     def _loss(self, lam: int) -> float:
@@ -348,6 +357,11 @@ class FoldedFit:
         """Predictions of the validation rows."""
         return np.asarray(self._H_valid @ self._coefs[self.lam])
 
+    @property
+    def penalty(self) -> float:
+        """The penalty in units of the weights, not of the squared norm of H."""
+        return float(PATH[self.lam]) * self._whole.trace
+
     def on_judging_fold(self) -> Trial:
         """Return the fit without the fold that chose the penalty."""
         nothing = np.empty((0, self._part.T.shape[1]))
@@ -358,15 +372,16 @@ class FoldedFit:
         """Fit without every fold, and to all rows."""
         part, lam = self._part, self.lam
 
-        def predictions(fold: int) -> Array:
+        def coef_without(fold: int) -> Array:
             known = fold == self._judging
-            coef = self._coefs[lam] if known else self._coef_without(fold, lam)
-            test = blocks(self._folds[fold].test)
-            outputs = [with_constant(self._hidden, part.X[block]) @ coef for block in test]
-            return np.concatenate(outputs)
+            return self._coefs[lam] if known else self._coef_without(fold, lam)
 
+        # Sums that are not held are made with all threads, one fold after the other.
+        threads = self._n_threads if self._held is not None else 1
+        coefs = list(ordered_map(coef_without, range(len(self._folds)), threads))
+        tests = [fold.test for fold in self._folds]
+        of_folds = part.rows.outputs(self._hidden, tests, coefs, self._n_threads)
         total, count = np.zeros(part.T.shape), np.zeros((len(part.T), 1))
-        of_folds = ordered_map(predictions, range(len(self._folds)), self._n_threads)
         for fold, outputs in zip(self._folds, of_folds, strict=True):
             total[fold.test] += outputs
             count[fold.test] += 1.0
@@ -375,7 +390,8 @@ class FoldedFit:
         scored = part.kept & (count[:, 0] > 0)
         score = float(part.mean_squares(predicted[scored][:, None], scored)[0])
         coef, sums = self._whole.coef(PATH[lam]), (self._whole, part.kept)
-        return Trial(self.layer, self._hidden, self._guide, lam, score, predicted, coef, sums)
+        found = (self.layer, self._hidden, self._guide, lam, score, predicted, coef, sums)
+        return Trial(*found, layers=self._layers)
 
 
 def _descend(loss: Callable[[int], float], start: int) -> tuple[int, float]:
@@ -418,11 +434,6 @@ def complementary(fits: Sequence[FoldedFit], n_members: int) -> list[FoldedFit]:
         chosen.append(fits[best])
         least = losses[best]
     return chosen
-
-
-def blocks(rows: Indices) -> list[Indices]:
-    """Return some rows in blocks."""
-    return [rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS)]
 
 
 def shuffled_folds(n_rows: int, n_folds: int, seed: int) -> list[Fold]:

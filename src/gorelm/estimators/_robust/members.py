@@ -1,0 +1,220 @@
+"""Steps 3 and 4 of a robust fit: the members with all their nodes, on all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gorelm._features.guide import SubsetGuide
+from gorelm._features.joint import JointLayer
+from gorelm._features.layer import HiddenLayer
+from gorelm._features.scaling import Scaling
+from gorelm._solver.ridge import ridge_coef
+from gorelm._solver.threads import ordered_map
+from gorelm._typing import Array, Mask
+from gorelm.backends.inputs import with_constant
+from gorelm.diagnostics.outlier_scores import outlier_threshold
+from gorelm.estimators._base import Weights
+from gorelm.estimators._robust.judge import Judged, Screened, judge
+from gorelm.estimators._robust.layers import (
+    PATH,
+    FoldedFit,
+    Layer,
+    Part,
+    Trial,
+    compare,
+    complementary,
+    lam_for_more,
+    pooled_guides,
+)
+from gorelm.estimators._robust.search import FEW_CHANGES, Found, best_of, filling_of
+from gorelm.estimators._robust.task import RobustTask
+from gorelm.estimators.batch import RELMRegressor
+
+JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
+INNER_FENCE = 1.5  # Tukey's: where the pull of a row that stays is bounded
+
+
+# -- step 3: all nodes, all rows ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Refined:
+    """Members compared on all rows that stay."""
+
+    members: list[Trial]
+    part: Part  # all rows
+    scaling: Scaling  # of the targets
+    judged: Judged
+
+
+def refine(task: RobustTask, found: Found) -> Refined:
+    """Give the best layers all their nodes and all rows, and judge all rows once more."""
+    screened, every = found.screened, np.arange(len(task.T))
+    filling, kept = filling_of(found.judged, screened), found.judged.kept
+    part, scaling = task.part(screened.T, filling, kept, every)
+    if task.many:
+        some = task.sample(task.effort.middle_rows)
+        trials = _grown_by_sums(task, found, task.part(screened.T, filling, kept, some)[0], part)
+    else:
+        trials = _grown(task, found, part)
+    members, judged = _members(task, screened, scaling, trials)
+    if screened.contaminated and (judged.kept != kept).mean() > FEW_CHANGES:
+        part, scaling = task.part(screened.T, filling_of(judged, screened), judged.kept, every)
+        trials = [_fitted_again(task, part, member) for member in members]
+        members, judged = _members(task, screened, scaling, trials)
+    return Refined(members, part, scaling, judged)
+
+
+def _members(
+    task: RobustTask, screened: Screened, scaling: Scaling, trials: Sequence[Trial]
+) -> tuple[list[Trial], Judged]:
+    """Return the best of trials on all rows, and all rows judged by their average."""
+    members = best_of(sorted(trials, key=lambda trial: trial.score), task.effort.n_members)
+    predicted = np.mean([member.predicted for member in members], axis=0)
+    return members, judge(task, screened, scaling.undo(predicted))
+
+
+def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
+    """Compare a drawn layer once more, on other rows."""
+    if isinstance(trial.hidden, HiddenLayer):
+        return compare(part, trial.layer, trial.hidden, trial.guide)
+    return FoldedFit(
+        part,
+        trial.layer,
+        trial.hidden,
+        trial.guide,
+        trial.lam,
+        seed=task.seed,
+        n_threads=task.n_threads,
+        layers=trial.layers,
+    ).trial()
+
+
+def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
+    """Compare the best layers with all their nodes, and as they were."""
+    guides = pooled_guides(found.part, found.trials)
+    nodes = task.nodes_for(int(part.kept.sum()))
+
+    def grown(trial: Trial) -> Trial:
+        guide = guides[trial.layer.n_inputs] if trial.guide is not None else None
+        hidden = trial.layer.draw(nodes, task.seed, part.X, guide, part.w)
+        return compare(part, trial.layer, hidden, guide)
+
+    best = best_of(found.trials, task.effort.n_members)
+    # Few nodes may do better than many; the score of the same rows tells.
+    same_rows = best if (part.kept == found.part.kept).all() else []
+    return [*task.each(grown, best, "fitting"), *same_rows]
+
+
+def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> list[Trial]:
+    """Compare good layers with more nodes on some rows; fit the best ones jointly to all rows.
+
+    Of many rows, the bias of the layers is larger than their variance: one regression on the
+    nodes of several layers has less of it than the average of as many regressions.
+    """
+    guides = pooled_guides(found.part, found.trials)
+    effort, guided = task.effort, {t.layer for t in found.trials if t.guide is not None}
+
+    def drawn(
+        layer: Layer, nodes: int, X: Array, w: Array
+    ) -> tuple[HiddenLayer, SubsetGuide | None]:
+        guide = guides[layer.n_inputs] if layer in guided else None
+        return layer.draw(nodes, task.seed, X, guide, w), guide
+
+    def on_some(trial: Trial) -> FoldedFit:
+        start = lam_for_more(trial.lam, more)
+        found = drawn(trial.layer, nodes, some.X, some.w)
+        return FoldedFit(some, trial.layer, *found, start, seed=task.seed, n_threads=1)
+
+    wider = min(effort.columns_factor(part.rows.shape[1], part.T.shape[1]), 2.0)
+    nodes = task.n_hidden or int(effort.middle_nodes * wider)
+    more = (some.kept.sum() * nodes) / (found.part.kept.sum() * task.few_nodes)
+    middle = task.each(on_some, found.trials[: effort.n_middle], "comparing")
+    guides |= pooled_guides(some, [one.on_judging_fold() for one in middle])
+    best = complementary(middle, effort.n_members)
+    # With these scales the penalties that the layers chose are one and the same.
+    scales = np.array([one.penalty**-0.5 for one in best])
+    layers, start = tuple(one.layer for one in best), best[int(np.argmax(scales))].lam
+    del middle, best  # and the sums that they hold
+    n_kept = int(part.kept.sum())
+    each = task.n_hidden or int(JOINT_NODES * task.nodes_for(n_kept) / len(layers))
+    parts = tuple(drawn(layer, each, *task.centres)[0] for layer in layers)
+    joint = JointLayer(parts, scales / scales.max())
+    start = lam_for_more(start, n_kept * each / (some.kept.sum() * nodes))
+    how = {"seed": task.seed, "n_threads": task.n_threads}
+    return [FoldedFit(part, layers[0], joint, None, start, **how, layers=layers).trial()]
+
+
+# -- step 4: the fit ------------------------------------------------------------------------------
+
+
+def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[RELMRegressor]:
+    """Fit the members to all rows that stay."""
+    part, judged = refined.part, refined.judged
+    kept, omega = judged.kept, np.sqrt(part.w)
+    target = part.filled
+    if screened.contaminated:
+        target = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
+
+    def fitted(trial: Trial) -> list[RELMRegressor]:
+        if trial.sums is None:
+            scale = omega[kept][:, None]
+            H = scale * with_constant(trial.hidden, part.X[kept])
+            coef, unit = ridge_coef(H, scale * target[kept], PATH[trial.lam]), np.vdot(H, H)
+            return _as_estimators(task, trial, coef, float(unit))
+        sums, before = trial.sums
+        # What is new in the sums: rows that came, rows that went, targets that were moved.
+        stayed = kept & before & (target != part.filled).any(axis=1)
+        changes = np.where(stayed[:, None], target - part.filled, part.filled)
+        changes[kept & ~before] = target[kept & ~before]
+        groups = [np.flatnonzero(rows) for rows in (kept & ~before, before & ~kept, stayed)]
+        came, went, moved = part.rows.sums(trial.hidden, groups, omega, changes, task.n_threads)
+        sums = (sums + came - went).with_targets_of(moved)
+        return _as_estimators(task, trial, sums.coef(PATH[trial.lam]), sums.trace)
+
+    # Sums are made with all threads, one member after the other.
+    of_trials = ordered_map(fitted, refined.members, 1 if task.many else task.n_threads)
+    return [member for members in of_trials for member in members]
+
+
+def bounded_targets(part: Part, predicted: Array, kept: Mask) -> Array:
+    """Return the targets, none of those kept beyond a fence around its prediction."""
+    tested = kept & ~np.isnan(predicted).any(axis=1)
+    errors = np.where(tested[:, None], part.filled - predicted, 0.0)
+    sizes = np.sqrt(np.einsum("nm,nm->n", errors, errors))
+    fence = outlier_threshold(sizes[tested], part.w[tested], whisker=INNER_FENCE)
+    beyond = tested & (sizes > fence)
+    shorter = np.where(beyond, fence / np.maximum(sizes, 1e-300), 1.0)[:, None]
+    return np.where(beyond[:, None], np.nan_to_num(predicted) + shorter * errors, part.filled)
+
+
+def _as_estimators(task: RobustTask, trial: Trial, coef: Array, unit: float) -> list[RELMRegressor]:
+    """Return a fitted R-ELM for each layer of a trial; their average has these output weights."""
+    penalty, joint = float(PATH[trial.lam]) * unit, trial.hidden
+    if isinstance(joint, HiddenLayer):
+        return [_as_estimator(task, trial.layer, joint, coef, penalty)]
+    models = []
+    for layer, hidden, scale, columns in zip(
+        trial.layers, joint.parts, joint.scales, joint.columns, strict=True
+    ):
+        own = np.vstack([coef[columns] * (scale * len(trial.layers)), coef[-1:]])
+        models.append(_as_estimator(task, layer, hidden, own, penalty / scale**2))
+    return models
+
+
+def _as_estimator(
+    task: RobustTask, layer: Layer, hidden: HiddenLayer, coef: Array, penalty: float
+) -> RELMRegressor:
+    """Return a fitted R-ELM with a layer and these output weights."""
+    n_features = task.rows.shape[1]
+    model = layer.estimator(hidden.n_nodes, n_features, task.seed)
+    model.C = 1.0 / max(penalty, np.finfo(float).tiny)
+    model.n_features_in_, model._one_target = n_features, False
+    model._input_scaling = Scaling(np.zeros(n_features), np.ones(n_features))
+    model._target_scaling = Scaling(np.zeros(coef.shape[1]), np.ones(coef.shape[1]))
+    model.hidden_ = hidden
+    model._remember(Weights(coef[:-1], coef[-1]))
+    return model

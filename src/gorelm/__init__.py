@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RELMRegressor,
         RELMRegressorCV,
         RobustELMRegressor,
+        RobustOSELMRegressor,
         TableRegressor,
     )
     from gorelm.intervals import ConformalRegressor
@@ -47,6 +48,7 @@ __all__ = [
     "RELMRegressor",
     "RELMRegressorCV",
     "RobustELMRegressor",
+    "RobustOSELMRegressor",
     "TableRegressor",
 ]
 

@@ -20,6 +20,7 @@ from gorelm.estimators.growing import (
     IRELMRegressor,
 )
 from gorelm.estimators.online import OSELMRegressor
+from gorelm.estimators.online_robust import RobustOSELMRegressor
 from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.estimators.table import TableRegressor
 
@@ -39,5 +40,6 @@ __all__ = [
     "RELMRegressor",
     "RELMRegressorCV",
     "RobustELMRegressor",
+    "RobustOSELMRegressor",
     "TableRegressor",
 ]

@@ -17,7 +17,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
-from gorelm._features.layer import HiddenLayer
+from gorelm._features.layer import HiddenLayer, RowSource
 from gorelm._features.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
 from gorelm._solver.admm import ADAPTIVE, PAPER, Settings
 from gorelm._solver.prepared import solve
@@ -174,8 +174,15 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.hidden_ = self._draw(X.shape[1], design)
         return design.times_omega(self._hidden_outputs(design.X, design.offset)), design
 
-    def _draw(self, n_features: int, design: Design | None = None) -> HiddenLayer:
-        """Draw the layer; radial nodes take their centres from the rows of `design`."""
+    def _draw(
+        self,
+        n_features: int,
+        design: Design | None = None,
+        *,
+        rows: RowSource | None = None,
+        w: Array | None = None,
+    ) -> HiddenLayer:
+        """Draw the layer; radial nodes have centres among `design`, or `rows` of weight `w`."""
         return HiddenLayer.draw(
             self._n_first,
             n_features,
@@ -185,8 +192,8 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             n_inputs=self.n_inputs,
             direct_link=self.direct_link,
             random_state=self.random_state,
-            X=None if design is None else design.X,
-            sample_weight=None if design is None else design.w,
+            X=rows if design is None else design.X,
+            sample_weight=w if design is None else design.w,
             offset=None if design is None else design.offset,
         )
 

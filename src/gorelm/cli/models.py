@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gorelm.cli.app import PATH, Command, say, told_in_one_line
+from gorelm.cli.large import by_blocks
 
 
 @click.command(
@@ -21,6 +22,7 @@ from gorelm.cli.app import PATH, Command, say, told_in_one_line
 @click.option("--out", type=PATH, required=True, help="CSV or Parquet file; - for the terminal.")
 @click.option("--keep", default="", help="Columns of DATA to copy, separated by commas.")
 @told_in_one_line
+@by_blocks("predict")
 def predict(model_path: Path, data: Path, out: Path, keep: str) -> None:
     """Predict the targets of new rows.
 

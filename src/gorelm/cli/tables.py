@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar, Unpack
 import click
 
 from gorelm.cli.app import PATH, Command, say, told_in_one_line
+from gorelm.cli.large import by_blocks
 
 if TYPE_CHECKING:
     from gorelm.cli.reading import Table
@@ -63,6 +64,7 @@ def _options(command: Callable[P, R]) -> Callable[P, R]:
 @click.option("--model", "model_path", type=PATH, help="File for the model.  [not saved]")
 @click.option("--report", "report_path", type=PATH, help="HTML page about the fit.  [none]")
 @told_in_one_line
+@by_blocks("fit")
 def fit(
     data: Path,
     targets: str,
@@ -172,6 +174,7 @@ def _size(path: Path) -> str:
 @_options
 @click.option("--out", type=PATH, help="CSV or Parquet file for all rows, worst first.  [none]")
 @told_in_one_line
+@by_blocks("outliers")
 def outliers(
     data: Path, targets: str, features: str | None, out: Path | None, **how: Unpack[How]
 ) -> None:

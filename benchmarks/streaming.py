@@ -92,7 +92,7 @@ def robust_child(folder, n_rows, nodes, *, streamed):
     T = np.array(np.load(folder / "T.npy", mmap_mode="r")[:n_rows])
     given = RowBlocks.from_array(X) if streamed else np.array(X)
     model = RobustELMRegressor(n_hidden=nodes or "auto", random_state=0)
-    start = time.perf_counter()
+    start, before = time.perf_counter(), sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     model.fit(given, T)
     seconds = time.perf_counter() - start
     print(
@@ -100,6 +100,7 @@ def robust_child(folder, n_rows, nodes, *, streamed):
             {
                 "rows": n_rows,
                 "seconds": seconds,
+                "cpu_seconds": sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) - before,
                 "us_per_row": 1e6 * seconds / n_rows,
                 "passes": getattr(given, "n_passes", None),
                 "nodes": [m.hidden_.n_nodes for m in model.members_],

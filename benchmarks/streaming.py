@@ -23,23 +23,34 @@ import numpy as np
 N_FEATURES = 64
 
 
-def make(folder, n_rows, m, n_features=N_FEATURES):
+def make(folder, n_rows, m):
     """Write inputs (float32) and targets, a fifth of the rows wrong, block by block."""
     rng = np.random.default_rng(0)
-    W = rng.standard_normal((n_features, m)) / 4
+    W = rng.standard_normal((N_FEATURES, m)) / 4
     X = np.lib.format.open_memmap(
-        folder / "X.npy", mode="w+", dtype=np.float32, shape=(n_rows, n_features)
+        folder / "X.npy", mode="w+", dtype=np.float32, shape=(n_rows, N_FEATURES)
     )
     T = np.lib.format.open_memmap(folder / "T.npy", mode="w+", dtype=float, shape=(n_rows, m))
     for start in range(0, n_rows, 50_000):
         block = slice(start, min(start + 50_000, n_rows))
-        x = rng.uniform(-1, 1, (block.stop - start, n_features))
+        x = rng.uniform(-1, 1, (block.stop - start, N_FEATURES))
         t = np.sin(x @ W) + 0.1 * rng.standard_normal((len(x), m))
         wrong = rng.random(len(x)) < 0.2
         t[wrong] += 5 * rng.standard_normal((wrong.sum(), m))
         X[block], T[block] = x, t
     X.flush()
     T.flush()
+
+
+def make_interactions(folder, n_rows):
+    """Write 10 inputs and 4 targets of functions of two and three inputs, a fifth of them wrong."""
+    from outside import interactions
+
+    from gorelm.datasets import contaminate
+
+    X, T = interactions(n_rows)
+    np.save(folder / "X.npy", X)
+    np.save(folder / "T.npy", contaminate(T, 0.2, random_state=0)[0])
 
 
 def child(folder, n_rows, n_hidden, budget):
@@ -136,7 +147,6 @@ def main():
     parser.add_argument("--child", type=Path)
     parser.add_argument("--robust", action="store_true", help="RobustELM, a tenth in memory")
     parser.add_argument("--nodes", type=int, default=0, help="of --robust; 0: as many as it takes")
-    parser.add_argument("--features", type=int, default=10, help="of --robust")
     parser.add_argument("--streamed", action="store_true")
     args = parser.parse_args()
     if args.child and args.robust:
@@ -147,7 +157,7 @@ def main():
         return
     with tempfile.TemporaryDirectory() as folder:
         if args.robust:
-            make(Path(folder), args.rows, 4, args.features)
+            make_interactions(Path(folder), args.rows)
             part = run_robust(folder, args.rows // 10, args.nodes, streamed=False)
             print("in memory, a tenth:", part, flush=True)
             whole = run_robust(folder, args.rows, args.nodes, streamed=True)

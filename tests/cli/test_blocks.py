@@ -15,18 +15,18 @@ FIT = ["--targets", "y,z", "--effort", "fast", "--nodes", "30"]
 def folder(tmp_path_factory):
     """Three files of one table, a tenth of its rows wrong."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(900, 3))
-    word = rng.choice(["red", "blue"], 900)
-    y = x[:, 0] + (word == "red") + 0.1 * rng.normal(size=900)
-    z = x[:, 1] - x[:, 2] + 0.1 * rng.normal(size=900)
-    wrong = np.arange(0, 900, 10)
+    x = rng.normal(size=(400, 3))
+    word = rng.choice(["red", "blue"], 400)
+    y = x[:, 0] + (word == "red") + 0.1 * rng.normal(size=400)
+    z = x[:, 1] - x[:, 2] + 0.1 * rng.normal(size=400)
+    wrong = np.arange(0, 400, 10)
     y[wrong] += 25.0
     z[wrong] -= 25.0
     x[::50, 0] = np.nan
-    frame = pandas.DataFrame(x, columns=["a", "b", "c"]).assign(word=word, key=np.arange(900))
+    frame = pandas.DataFrame(x, columns=["a", "b", "c"]).assign(word=word, key=np.arange(400))
     frame = frame.assign(y=y, z=z)
     place = tmp_path_factory.mktemp("table")
-    for number, part in enumerate(np.array_split(np.arange(900), 3)):
+    for number, part in enumerate(np.array_split(np.arange(400), 3)):
         frame.iloc[part].reset_index(drop=True).to_parquet(place / f"{number}.parquet")
     frame.to_parquet(place.with_suffix(".parquet"))
     return place
@@ -41,8 +41,8 @@ def test_fit_and_predict_a_folder(folder, tmp_path):
     model, whole = tmp_path / "m.gorelm", tmp_path / "w.gorelm"
     result = run("fit", folder, *FIT, "--features", "a,b,c,word", "--model", model)
     assert result.exit_code == 0, result.output
-    assert "900 rows in 3 files" in result.output
-    assert "Rows to check: 90 of 900" in result.output
+    assert "400 rows in 3 files" in result.output
+    assert "Rows to check: 40 of 400" in result.output
     file = folder.with_suffix(".parquet")
     assert run("fit", file, *FIT, "--features", "a,b,c,word", "--model", whole).exit_code == 0
     tables = []
@@ -70,8 +70,8 @@ def test_outliers_of_a_file_beyond_the_memory(folder, tmp_path):
     assert result.exit_code == 0, result.output
     assert "read in blocks" in result.output
     found = pandas.read_parquet(out)
-    assert set(found["gorelm.row"][:90]) == set(range(0, 900, 10))
-    assert found["gorelm.flagged"].sum() == 90
+    assert set(found["gorelm.row"][:40]) == set(range(0, 400, 10))
+    assert found["gorelm.flagged"].sum() == 40
     assert (np.diff(found["gorelm.score"]) <= 0).all()
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.dummy import DummyRegressor
-from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, check_array, check_random_state, get_tags, indexable
 from sklearn.utils.validation import check_is_fitted
 
@@ -301,10 +300,6 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         return np.asarray(self.estimator_.predict(X))
 
-    def _as_pipeline(self) -> Pipeline:
-        """Return what predicts without intervals, for runtimes that know none."""
-        return Pipeline([("estimator", self.estimator_)])
-
     def predict_interval(self, X: object, confidence_level: float | None = None) -> Array:
         """Predict intervals of the targets of new rows.
 
@@ -327,7 +322,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             If there are too few calibration rows for the level: fewer than level / (1 - level).
         """
         check_is_fitted(self)
-        half = self.scale_ * self._radii(confidence_level)
+        half = self._half_widths(confidence_level)
         y = self.predict(X)
         return np.stack([y - half, y + half], axis=-1)
 
@@ -356,6 +351,10 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         residuals = rows - self._predictions(X, rows.shape[1])
         covered = self._scores(residuals) <= radii
         return np.asarray(covered[:, 0] if self._norm is not None or T.ndim == 1 else covered)
+
+    def _half_widths(self, confidence_level: float | None = None) -> Array:
+        """Return half the width of the interval of each target."""
+        return np.asarray(self.scale_ * self._radii(confidence_level))
 
     def _radii(self, confidence_level: float | None) -> Array:
         """Return how far from the prediction each score may be."""

@@ -57,7 +57,12 @@ from gorelm.estimators._layers import (
     sketch_of,
     with_constant,
 )
-from gorelm.estimators._prepare import row_scores, usable_rows, validate_targets
+from gorelm.estimators._prepare import (
+    naming_table_regressor,
+    row_scores,
+    usable_rows,
+    validate_targets,
+)
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import Fold, folds_of, track
 
@@ -841,7 +846,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         with all_or_nothing(self):
             validate_params(self)
-            inputs: Array = validate_data(self, X, dtype=np.float64)
+            with naming_table_regressor():
+                inputs: Array = validate_data(self, X, dtype=np.float64)
             threads = n_threads(self.n_jobs)
             with one_blas_thread():
                 self._fit(inputs, y, sample_weight, threads)

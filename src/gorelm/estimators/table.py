@@ -19,7 +19,7 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from gorelm._compat import HasMethods, Interval, validate_params
+from gorelm._compat import HasMethods, Interval, in_cross_validation, validate_params
 from gorelm._typing import Array, Constraints, RandomState
 from gorelm.estimators._base import all_or_nothing, levels_to_caller, parameters
 from gorelm.estimators._encoding import (
@@ -336,14 +336,17 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Warns
         -----
         UserWarning
-            If there are words that the training rows did not have, or cells that should be
-            numbers and are not.
+            If there are words that the training rows did not have (not in scikit-learn's
+            cross-validation, where every fold may lack some), or cells that should be numbers and
+            are not.
         """
         check_is_fitted(self)
         columns = columns_of(X)
         validate_data(self, X, skip_check_array=True, reset=False)
         cells, invalid = self._cells(columns)
-        for note in [*_invalid_in_words(invalid), *self._unseen_words(cells)]:
+        # Folds that lack a rare word are what a cross-validation is made of.
+        unseen = [] if in_cross_validation() else self._unseen_words(cells)
+        for note in [*_invalid_in_words(invalid), *unseen]:
             warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
         return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
 

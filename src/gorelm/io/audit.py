@@ -138,13 +138,18 @@ def _with_module(node: Node) -> Node:
     return node
 
 
-def _without_module(node: Node) -> Node:
+def _for_file(node: Node) -> Node:
+    """Return a node as files have it, whatever the versions of gorelm and scikit-learn."""
+    if node.get("__class__") == "_RemainderColsList":
+        # What scikit-learn up to 1.8 has for the list of columns that its later versions have.
+        plain: Node = node["content"]["content"]["data"]
+        return plain
     return node | {"__module__": "gorelm"} if _own_class(node) is not None else node
 
 
 def schema_for_file(schema: bytes) -> bytes:
     """Return a schema of skops with names that do not depend on where modules lie, compact."""
-    tree = json.loads(schema, object_hook=_without_module)
+    tree = json.loads(schema, object_hook=_for_file)
     return json.dumps(tree, separators=(",", ":")).encode()
 
 

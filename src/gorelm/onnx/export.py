@@ -28,6 +28,7 @@ from gorelm._typing import Array
 from gorelm._version import __version__
 from gorelm.estimators._base import BaseELM
 from gorelm.estimators.robust import FARTHEST_INPUT, RobustELMRegressor
+from gorelm.intervals import ConformalRegressor
 from gorelm.onnx.graph import DOUBLE, Graph, Shape
 from gorelm.onnx.steps import write_columns, write_steps
 
@@ -46,8 +47,8 @@ def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
     model : estimator
         A fitted estimator of gorelm; a pipeline that ends in one, of `StandardScaler`,
         `MinMaxScaler`, `MaxAbsScaler`, `RobustScaler` and `SimpleImputer`, which may begin with a
-        `ColumnTransformer` of these and of encoders of categories; or a scikit-learn search over
-        such.
+        `ColumnTransformer` of these and of encoders of categories; a
+        :class:`~gorelm.ConformalRegressor` around such; or a scikit-learn search over such.
     dtype : {"float64", "float32"}, default="float64"
         Type of the graph's input and output. With "float32" the hidden layer works in float32 too,
         as `predict` does for float32 inputs; scalings and output weights stay float64.
@@ -56,10 +57,12 @@ def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
     -------
     graph : onnx.ModelProto
         Input ``X`` of shape (N, n_features) for any N, output ``y`` of the shape that `predict`
-        gives. Columns of strings (categories) are inputs of their own, of shape (N, 1) and named
-        like the column, and an empty string is NaN; ``X`` then has the other columns in use.
-        Metadata name the version of gorelm, the estimator, and the features (those of ``X`` in
-        "columns_of_X") and targets where the model knows their names.
+        gives; for a :class:`~gorelm.ConformalRegressor` also outputs ``lower`` and ``upper`` of
+        that shape, the intervals at its `confidence_level`. Columns of strings (categories) are
+        inputs of their own, of shape (N, 1) and named like the column, and an empty string is NaN;
+        ``X`` then has the other columns in use. Metadata name the version of gorelm, the estimator,
+        and the features (those of ``X`` in "columns_of_X") and targets where the model knows their
+        names.
 
     Raises
     ------
@@ -84,13 +87,17 @@ def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
     graph = Graph(np.dtype(_checked(dtype)))
     check_is_fitted(model)
     outputs, regressor = _outputs(model, graph, None)
-    y = graph.cast(outputs, graph.dtype)
+    tensors = {"y": outputs}
+    if graph.half_width is not None:
+        tensors["lower"] = graph("Sub", outputs, graph.half_width)
+        tensors["upper"] = graph("Add", outputs, graph.half_width)
+    tensors = {name: graph.cast(tensor, graph.dtype) for name, tensor in tensors.items()}
     shape: Shape = ["N", len(regressor._target_scaling.scale)]
     if regressor._one_target:
-        y, shape = graph("Squeeze", y, np.array([1])), shape[:1]
-    return graph.finish(
-        shape, type(regressor).__name__, __version__, _metadata(model, regressor, graph)
-    )
+        flat = {name: graph("Squeeze", one, np.array([1])) for name, one in tensors.items()}
+        tensors, shape = flat, shape[:1]
+    about = _metadata(model, regressor, graph)
+    return graph.finish(tensors, shape, type(regressor).__name__, __version__, about)
 
 
 def export_onnx(model: object, path: str | os.PathLike[str], dtype: Precision = "float64") -> Path:
@@ -121,10 +128,12 @@ def _checked(dtype: str) -> str:
 
 def _metadata(model: object, regressor: Regressor, graph: Graph) -> dict[str, str]:
     about = {"gorelm_version": __version__, "estimator": type(regressor).__name__}
+    about |= graph.metadata
+    named = model.estimator_ if isinstance(model, ConformalRegressor) else model
     for key, names in (
-        ("feature_names", getattr(model, "feature_names_in_", None)),
+        ("feature_names", getattr(named, "feature_names_in_", None)),
         ("columns_of_X", graph.numbers),
-        ("target_names", getattr(model, "target_names_", None)),
+        ("target_names", getattr(named, "target_names_", None)),
     ):
         if names is not None:
             about[key] = json.dumps([str(name) for name in names])
@@ -158,7 +167,8 @@ def _(model: Pipeline, graph: Graph, x: str | None) -> tuple[str, Regressor]:
     *steps, (_, regressor) = model.steps
     if x is None and steps and isinstance(steps[0][1], ColumnTransformer):
         x, graph.numbers = write_columns(graph, steps.pop(0)[1])
-    x = write_steps(graph, steps, x or _all_inputs(model, graph))
+    if steps:
+        x = write_steps(graph, steps, x or _all_inputs(model, graph))
     return _outputs(regressor, graph, x)
 
 
@@ -167,6 +177,13 @@ def _(
     model: GridSearchCV | RandomizedSearchCV, graph: Graph, x: str | None
 ) -> tuple[str, Regressor]:
     return _outputs(model.best_estimator_, graph, x)
+
+
+@_outputs.register
+def _(model: ConformalRegressor, graph: Graph, x: str | None) -> tuple[str, Regressor]:
+    graph.half_width = model._half_widths()
+    graph.metadata["confidence_level"] = f"{model.confidence_level:g}"
+    return _outputs(model.estimator_, graph, x)
 
 
 @_outputs.register

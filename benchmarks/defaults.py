@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -40,9 +41,10 @@ from threadpoolctl import threadpool_limits
 from gorelm import RobustELMRegressor
 from gorelm._features.scaling import Scaling
 from gorelm.datasets import contaminate
-from gorelm.estimators import _layers, robust
-from gorelm.estimators._layers import Layer, Part
-from gorelm.estimators.robust import LINEAR, SEARCH_LAYERS
+from gorelm.estimators import robust
+from gorelm.estimators._robust import judge, members, screen, search, task
+from gorelm.estimators._robust.layers import Layer, Part, compare, guide_of
+from gorelm.estimators._robust.search import LINEAR, SEARCH_LAYERS
 from gorelm.metrics import arrmse
 
 DENSE = {
@@ -70,7 +72,7 @@ NODES, REDRAWS = 500, 2
 CHOSEN_BY, NEW = (0, 1), (2, 3)  # splits
 WORTH = 1e-3  # what another layer must gain
 MEMBERS, LIMITS = (1, 2, 3, 4, 5, 6, 8), (1.05, 1.1, 1.25, 1.5, 2.0, np.inf)
-# Of constants of `gorelm.estimators.robust`, values to try beside those in use.
+# Of constants of the steps, values to try beside those in use.
 CONSTANTS = {
     "TWO_GROUPS": (0.65, 0.7, 0.8, 0.85),
     "INNER_FENCE": (0.75, 3.0),
@@ -81,7 +83,7 @@ CONSTANTS = {
 }
 BY_CHANCE = (0.0, 2.4)
 RATIOS, MEMBER_NODES = (0.0, 0.2, 0.4), (500, 1000, 2000)
-IN_USE = (robust.EFFORTS["default"].n_members, robust.MUCH_WORSE)
+IN_USE = (task.EFFORTS["default"].n_members, search.MUCH_WORSE)
 
 Array = np.ndarray
 # Of every layer the leave-one-out score and the predictions of the test rows; their targets.
@@ -109,11 +111,11 @@ def judged(X: Array, T: Array, s: int, layers: tuple[Layer, ...]) -> Task:
     part, found = Part(X, T, T, w, w > 0, None), {}
     for layer in layers:
         seed = s * (REDRAWS + 1)
-        best = _layers.compare(part, layer, layer.draw(NODES, seed, X, None), None)
+        best = compare(part, layer, layer.draw(NODES, seed, X, None), None)
         for redraw in range(REDRAWS if best.hidden.subsets is not None else 0):
-            guide = _layers.guide_of(part, best)
+            guide = guide_of(part, best)
             hidden = layer.draw(NODES, seed + 1 + redraw, X, guide)
-            best = min(best, _layers.compare(part, layer, hidden, guide), key=lambda t: t.score)
+            best = min(best, compare(part, layer, hidden, guide), key=lambda t: t.score)
         found[layer] = best.score, best.outputs(X_test)
     return found, T_test
 
@@ -157,7 +159,7 @@ def choose_layers(run: Any) -> None:
     print(f"layers: errors on splits {CHOSEN_BY}, on splits {NEW}, in whole fits of these")
     for name, layers in lists.items():
         errors = ", ".join(f"{np.exp(mean_error(some, layers)):.4f}" for some in (old, new))
-        fits = whole_fits(run, NEW, constants_with(SEARCH_LAYERS=layers))
+        fits = whole_fits(run, NEW, {"SEARCH_LAYERS": layers})
         print(f"  {len(layers)} {name}: {errors}, {fits}", flush=True)
     print("members: errors with limits " + ", ".join(f"{limit:g}" for limit in LIMITS))
     for n in MEMBERS:
@@ -169,23 +171,35 @@ def choose_layers(run: Any) -> None:
 # -- whole fits -----------------------------------------------------------------------------------
 
 
-def constants_with(**others: Any) -> dict[str, Any]:
-    """Return all constants of the module, some of them replaced."""
-    own = {name: value for name, value in vars(robust).items() if name.isupper()}
-    return {name: value for name, value in own.items() if name != "ACTIVATIONS"} | others
+STEPS = (judge, members, screen, search, task, robust)
+
+
+def in_use_now(name: str) -> Any:
+    return next(vars(step)[name] for step in STEPS if name in vars(step))
+
+
+@contextmanager
+def replaced(constants: dict[str, Any]) -> Iterator[None]:
+    """Replace constants in every module that has them."""
+    places = [(vars(step), name) for step in STEPS for name in constants if name in vars(step)]
+    before = [module[name] for module, name in places]
+    try:
+        for module, name in places:
+            module[name] = constants[name]
+        yield
+    finally:
+        for (module, name), value in zip(places, before, strict=True):
+            module[name] = value
 
 
 def fitted(X: Array, T: Array, ratio: float, s: int, constants: dict[str, Any]) -> Array:
     """Return log error and CPU seconds of a fit with these constants."""
     X, T, X_test, T_test = split(X, T, ratio, s)
-    before, start = constants_with(), time.process_time()
-    try:
-        vars(robust).update(constants)
+    start = time.process_time()
+    with replaced(constants):
         model = RobustELMRegressor(random_state=s).fit(X, T)
-        took = time.process_time() - start
-        predicted = model.predict(X_test).reshape(T_test.shape)
-    finally:
-        vars(robust).update(before)
+    took = time.process_time() - start
+    predicted = model.predict(X_test).reshape(T_test.shape)
     return np.array([np.log(arrmse(T_test, predicted)), took])
 
 
@@ -199,9 +213,9 @@ def whole_fits(run: Any, splits: Sequence[int], constants: dict[str, Any]) -> st
 
 def choose_constants(run: Any) -> None:
     for name, others in CONSTANTS.items():
-        in_use = getattr(robust, name)
+        in_use = in_use_now(name)
         for value in sorted({in_use, *others}):
-            errors = whole_fits(run, (0,), constants_with(**{name: value}))
+            errors = whole_fits(run, (0,), {name: value})
             print(f"  {name} = {value}: {errors}{' in use' * (value == in_use)}", flush=True)
 
 
@@ -210,12 +224,8 @@ def fitted_to_few(X: Array, T: Array, ratio: float, s: int, by_chance: float) ->
     rng = check_random_state(s)
     train, test = np.split(rng.permutation(len(X)), [35])
     T_train, _ = contaminate(T[train], ratio, kind="rows", random_state=rng)
-    before = robust.BY_CHANCE
-    try:
-        robust.BY_CHANCE = by_chance
+    with replaced({"BY_CHANCE": by_chance}):
         model = RobustELMRegressor(effort="fast", random_state=s).fit(X[train], T_train)
-    finally:
-        robust.BY_CHANCE = before
     predicted = model.predict(X[test]).reshape(T[test].shape)
     return np.array([np.log(arrmse(T[test], predicted)), model.contaminated_])
 
@@ -225,7 +235,7 @@ def choose_by_chance(run: Any) -> None:
         cases = product(tables().values(), CHOSEN_BY)
         found = np.array(run(fitted_to_few, [(*data, ratio, s, value) for data, s in cases]))
         error, share = np.exp(found[:, 0].mean()), found[:, 1].mean()
-        in_use = " in use" * (value == robust.BY_CHANCE)
+        in_use = " in use" * (value == judge.BY_CHANCE)
         print(
             f"  {ratio:.0%} wrong, BY_CHANCE {value}: {error:.4f}, contaminated {share:.0%}{in_use}"
         )
@@ -234,10 +244,10 @@ def choose_by_chance(run: Any) -> None:
 def choose_nodes(run: Any) -> None:
     names, data = zip(*large().items(), strict=True)
     for nodes in MEMBER_NODES:
-        efforts = robust.EFFORTS | {"default": replace(robust.EFFORTS["default"], nodes=nodes)}
-        logs = run(fitted, [(*table, 0.0, 0, constants_with(EFFORTS=efforts)) for table in data])
+        efforts = task.EFFORTS | {"default": replace(task.EFFORTS["default"], nodes=nodes)}
+        logs = run(fitted, [(*table, 0.0, 0, {"EFFORTS": efforts}) for table in data])
         each = [f"{of} {np.exp(e):.4f}, {t:.1f} s" for of, (e, t) in zip(names, logs, strict=True)]
-        print(f"  {nodes} nodes: {'; '.join(each)}{' in use' * (efforts == robust.EFFORTS)}")
+        print(f"  {nodes} nodes: {'; '.join(each)}{' in use' * (efforts == task.EFFORTS)}")
 
 
 PARTS = {

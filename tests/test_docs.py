@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from gorelm.estimators._layers import PATH
-from gorelm.estimators.robust import EFFORTS, MUCH_WORSE, SEARCH_LAYERS
+from gorelm.estimators._robust.layers import PATH
+from gorelm.estimators._robust.search import MUCH_WORSE, SEARCH_LAYERS
+from gorelm.estimators._robust.task import EFFORTS
 from gorelm.experiments.protocol import load_config
 
 ROOT = Path(__file__).parents[1]

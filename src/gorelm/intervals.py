@@ -32,7 +32,7 @@ from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor
 from gorelm.estimators._base import all_or_nothing, parameters
 from gorelm.estimators._prepare import validate_targets
-from gorelm.estimators.robust import log_sizes
+from gorelm.estimators._robust.judge import log_sizes
 
 if TYPE_CHECKING:
     from mapie.regression import SplitConformalRegressor

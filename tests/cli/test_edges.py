@@ -30,10 +30,10 @@ def _here(tmp_path, monkeypatch):
 @pytest.fixture
 def few_layers(monkeypatch):
     """Fits that are quick: what is tested is what happens around them."""
-    from gorelm.estimators import robust
+    from gorelm.estimators._robust import screen, search
 
-    monkeypatch.setattr(robust, "SEARCH_LAYERS", robust.SEARCH_LAYERS[:2])
-    monkeypatch.setattr(robust, "SCREEN_LAYERS", robust.SCREEN_LAYERS[:1])
+    monkeypatch.setattr(search, "SEARCH_LAYERS", search.SEARCH_LAYERS[:2])
+    monkeypatch.setattr(screen, "SCREEN_LAYERS", screen.SCREEN_LAYERS[:1])
 
 
 def call(*arguments, code=0):

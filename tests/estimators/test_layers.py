@@ -8,8 +8,11 @@ from sklearn.model_selection import KFold, ShuffleSplit
 
 from gorelm import RobustELMRegressor
 from gorelm.datasets import make_multitarget
-from gorelm.estimators import _layers, robust
-from gorelm.estimators._layers import PATH, FoldedFit, Layer, Part, compare, pooled_guides
+from gorelm.diagnostics import outlier_threshold
+from gorelm.estimators._robust import layers
+from gorelm.estimators._robust.layers import PATH, FoldedFit, Layer, Part, compare, pooled_guides
+from gorelm.estimators._robust.members import INNER_FENCE
+from gorelm.estimators._robust.search import SEARCH_LAYERS
 from gorelm.selection import Fold
 
 DENSE, SPARSE = Layer("tanh", 1.0, True), Layer("tanh", 1.0, True, 2)
@@ -83,7 +86,7 @@ CVS = {
 
 @pytest.mark.parametrize("kind", CVS)
 def test_sums_over_blocks_give_the_fits_of_the_folds(kind, monkeypatch):
-    monkeypatch.setattr(_layers, "BLOCK_ROWS", 13)
+    monkeypatch.setattr(layers, "BLOCK_ROWS", 13)
     folds = folds_of(CVS[kind])
     part = make_part(folds=folds)
     hidden = SPARSE.draw(20, 0, part.X)
@@ -147,11 +150,11 @@ def test_guides_of_bad_trials_do_not_count():
     assert pooled_guides(part, [compare(part, DENSE, DENSE.draw(5, 0, part.X), None)]) == {}
 
 
-@pytest.mark.parametrize("layer", [one for one in robust.SEARCH_LAYERS if not one.linear])
+@pytest.mark.parametrize("layer", [one for one in SEARCH_LAYERS if not one.linear])
 def test_the_spread_of_a_member_is_that_of_its_layer(layer):
     part = make_part(20, n_features=6)
     model = layer.estimator(5, 6, 0).fit(part.X, part.T)
-    assert _layers.spread_of(model) == pytest.approx(layer.spread)
+    assert layers.spread_of(model) == pytest.approx(layer.spread)
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.25])
@@ -167,7 +170,7 @@ def test_members_of_many_rows_are_fitted_to_the_rows_that_stay(ratio):
     if ratio:
         errors = T - model._target_scaling.dense(model.out_of_fold_)
         sizes = np.linalg.norm(errors, axis=1)
-        fence = robust.outlier_threshold(sizes[stayed], whisker=robust.INNER_FENCE)
+        fence = outlier_threshold(sizes[stayed], whisker=INNER_FENCE)
         T = T - errors * np.maximum(1 - fence / sizes, 0.0)[:, None]
     for member in model.members_:
         H = np.column_stack([member.hidden_outputs(X), np.ones(300)])[stayed]
@@ -184,14 +187,14 @@ def test_complementary_fits():
         FoldedFit(part, layer, layer.draw(20, seed, part.X), None, 5, seed=0, n_threads=1)
         for seed, layer in enumerate([DENSE, SPARSE, Layer("cosine", 1.0, True)])
     ]
-    chosen = _layers.complementary(fits, 3)
+    chosen = layers.complementary(fits, 3)
     assert chosen[0].loss == min(fit.loss for fit in fits)
     losses = [
         fits[0].loss_of(np.mean([fit.on_valid for fit in chosen[: k + 1]], axis=0))
         for k in range(len(chosen))
     ]
     assert losses == sorted(losses, reverse=True)
-    assert len(_layers.complementary(fits, 1)) == 1
+    assert len(layers.complementary(fits, 1)) == 1
 
 
 def test_many_targets_are_compared_by_a_sketch(monkeypatch):
@@ -199,18 +202,18 @@ def test_many_targets_are_compared_by_a_sketch(monkeypatch):
     rng = np.random.default_rng(0)
     part = make_part()
     T = np.tanh(part.X @ rng.normal(size=(4, 80))) + 0.3 * rng.normal(size=(90, 80))
-    sketch = _layers.sketch_of(80, 0)
-    assert sketch.shape == (80, _layers.MANY_TARGETS)
+    sketch = layers.sketch_of(80, 0)
+    assert sketch.shape == (80, layers.MANY_TARGETS)
     norms = np.linalg.norm(T @ sketch, axis=1) / np.linalg.norm(T, axis=1)
     assert np.abs(norms.mean() - 1) < 0.1
-    assert _layers.sketch_of(_layers.MANY_TARGETS, 0) is None
+    assert layers.sketch_of(layers.MANY_TARGETS, 0) is None
     whole = replace(part, T=T, filled=T)
     hidden = SPARSE.draw(40, 0, part.X)
     some, every = (
         compare(one, SPARSE, hidden, None) for one in (replace(whole, sketch=sketch), whole)
     )
     assert abs(some.lam - every.lam) <= 1
-    monkeypatch.setattr(_layers, "PATH", PATH[[some.lam]])
+    monkeypatch.setattr(layers, "PATH", PATH[[some.lam]])
     np.testing.assert_allclose(
         some.predicted, compare(whole, SPARSE, hidden, None).predicted, rtol=1e-9, atol=1e-9
     )

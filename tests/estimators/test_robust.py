@@ -22,6 +22,8 @@ from gorelm._solver.ridge import ridge_coef
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import split_in_two
 from gorelm.estimators import robust
+from gorelm.estimators._robust import judge, members, screen, search
+from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.metrics import arrmse
 
 slow = pytest.mark.slow
@@ -132,7 +134,7 @@ def test_flagged_rows_had_no_part_in_the_fit(seeds, monkeypatch):
         rows.append(len(H))
         return ridge_coef(H, T, lam)
 
-    monkeypatch.setattr(robust, "ridge_coef", counted)
+    monkeypatch.setattr(members, "ridge_coef", counted)
     for kind, ratio, seed in product(["rows", "cells", "heavy-tailed"], [0.0, 0.35], seeds):
         data = make_data(80, ratio, kind, seed)
         model = make(n_hidden=15, n_members=1, random_state=seed).fit(data.X, data.T)
@@ -464,7 +466,7 @@ def test_search_rows_at_the_number_of_rows_changes_nothing():
 
 
 def test_more_rows_have_more_nodes():
-    effort = robust.EFFORTS["default"]
+    effort = EFFORTS["default"]
     nodes = [effort.nodes_for(n, 10, 4) for n in (10, 2000, 5000, 20_000, 200_000, 10**7)]
     assert nodes[:2] == [1000, 1000]
     assert nodes == sorted(nodes)
@@ -479,7 +481,7 @@ def test_effort(effort):
     X, T = data.X[:180], data.T[:180]
     model = RobustELMRegressor(effort=effort, random_state=0).fit(X, T)
     plain = RobustELMRegressor(random_state=0).fit(X, T)
-    assert len(model.members_) <= robust.EFFORTS[effort].n_members
+    assert len(model.members_) <= EFFORTS[effort].n_members
     nodes = [max(member.n_hidden for member in one.members_) for one in (model, plain)]
     assert nodes[0] < nodes[1] if effort == "fast" else nodes[0] > nodes[1]
     truth, new = data.T_clean[180:], data.X[180:]
@@ -494,17 +496,17 @@ def test_rows_far_off_in_a_clean_table(monkeypatch, size, pulled):
     T = rng.normal(size=(400, 2))
     errors = rng.normal(size=(400, 2)) * rng.uniform(0, 0.4, size=(400, 1))
     errors[:3] = size
-    monkeypatch.setattr(robust, "_split", lambda *args: (np.inf, 0.0))  # one group
-    monkeypatch.setattr(robust, "_bounded_predictions", lambda task, scaled: scaled + errors)
-    screened = robust.screen(make_task(T, T))
+    monkeypatch.setattr(screen, "split_sizes", lambda *args: (np.inf, 0.0))  # one group
+    monkeypatch.setattr(screen, "_bounded_predictions", lambda task, scaled: scaled + errors)
+    screened = screen.screen(make_task(T, T))
     assert not screened.contaminated
     assert (screened.T != T).any(axis=1).sum() == pulled
     assert screened.kept.all()
 
 
 def make_task(X, T):
-    every, w, effort = np.ones(len(T), dtype=bool), np.ones(len(T)), robust.EFFORTS["fast"]
-    return robust.RobustTask(X, T, w, every, None, 0, effort, 10, 1, False)
+    every, w, effort = np.ones(len(T), dtype=bool), np.ones(len(T)), EFFORTS["fast"]
+    return RobustTask(X, T, w, every, None, 0, effort, 10, 1, False)
 
 
 @pytest.mark.parametrize(
@@ -527,14 +529,14 @@ def test_the_search_is_repeated_if_many_rows_change_sides(
     after[:changed] = False
     seen = []
 
-    def judge(task, screened, scaling, trials, rows):
+    def judged_by(task, screened, scaling, trials, rows):
         seen.append(screened)
-        return robust.Judged(data.T, every, 1.0, ~after, after, two_groups)
+        return judge.Judged(data.T, every, 1.0, ~after, after, two_groups)
 
-    monkeypatch.setattr(robust, "_judge_by", judge)
-    monkeypatch.setattr(robust, "_confirmed", lambda task, screened: True)
-    screened = robust.Screened(contaminated, every, np.ones(3, bool), data.T, data.T)
-    found = robust.search(make_task(data.X, data.T), screened)
+    monkeypatch.setattr(search, "_judge_by", judged_by)
+    monkeypatch.setattr(search, "confirmed", lambda task, screened: True)
+    screened = judge.Screened(contaminated, every, np.ones(3, bool), data.T, data.T)
+    found = search.search(make_task(data.X, data.T), screened)
     assert len(seen) == searches
     assert found.screened.contaminated is (contaminated and two_groups)
     np.testing.assert_array_equal(found.part.kept, after if searches == 2 and two_groups else every)
@@ -546,9 +548,9 @@ def test_contamination_is_confirmed_by_fits_to_all_rows(ratio):
     data = make_data(200, ratio)
     every = np.ones(200, dtype=bool)
     region = data.X[:, 0] > np.quantile(data.X[:, 0], 0.8)
-    screened = robust.Screened(True, ~region, np.ones(3, bool), data.T, data.T)
+    screened = judge.Screened(True, ~region, np.ones(3, bool), data.T, data.T)
     task = replace(make_task(data.X, data.T), usable=every, n_hidden=60)
-    assert robust._confirmed(task, screened) is (ratio > 0)
+    assert search.confirmed(task, screened) is (ratio > 0)
 
 
 def test_one_gross_cell_is_named_by_its_own_error():

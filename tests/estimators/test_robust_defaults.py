@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 from gorelm.estimators import robust
-from gorelm.estimators._layers import Layer
+from gorelm.estimators._robust import judge, members, screen, search
+from gorelm.estimators._robust.layers import Layer
+from gorelm.estimators._robust.task import EFFORTS
 
 PAGE = Path(__file__).parents[2] / "docs/results/defaults.md"
 LAYER = re.compile(
@@ -15,14 +17,17 @@ LAYER = re.compile(
 
 def test_defaults_are_those_that_were_chosen():
     page = PAGE.read_text()
-    default = robust.EFFORTS["default"]
+    default = EFFORTS["default"]
+    steps = vars(robust) | vars(judge) | vars(members) | vars(screen) | vars(search)
     constants = dict(re.findall(r"^  ([A-Z_]+) = (\S+): .* in use$", page, re.MULTILINE))
     assert len(constants) == 6
-    assert {name: getattr(robust, name) for name in constants} == {
+    assert {name: steps[name] for name in constants} == {
         name: float(value) for name, value in constants.items()
     }
-    members, limit = re.search(r"^in use: (\d+) members, limit (\S+)$", page, re.MULTILINE).groups()
-    assert (default.n_members, robust.MUCH_WORSE) == (int(members), float(limit))
+    n_members, limit = re.search(
+        r"^in use: (\d+) members, limit (\S+)$", page, re.MULTILINE
+    ).groups()
+    assert (default.n_members, search.MUCH_WORSE) == (int(n_members), float(limit))
     (nodes,) = re.findall(r"^  (\d+) nodes: .* in use$", page, re.MULTILINE)
     assert default.nodes == int(nodes)
     _, in_use = page.split("\nlayers in use,")
@@ -30,4 +35,4 @@ def test_defaults_are_those_that_were_chosen():
         Layer(name, float(spread), link == "True", None if seen == "None" else int(seen))
         for name, spread, link, seen in LAYER.findall(in_use)
     )
-    assert layers == robust.SEARCH_LAYERS
+    assert layers == search.SEARCH_LAYERS

@@ -183,10 +183,10 @@ def _in_fork(call, folder, ends, value):
 
 def few_layers():
     """Make fits cheap: what is tested is what happens around them."""
-    from gorelm.estimators import robust
+    from gorelm.estimators._robust import screen, search
 
-    robust.SEARCH_LAYERS = robust.SEARCH_LAYERS[:2]
-    robust.SCREEN_LAYERS = robust.SCREEN_LAYERS[:1]
+    search.SEARCH_LAYERS = search.SEARCH_LAYERS[:2]
+    screen.SCREEN_LAYERS = screen.SCREEN_LAYERS[:1]
 
 
 # -- a folder with everything that is odd --------------------------------------------------------

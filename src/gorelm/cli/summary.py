@@ -12,7 +12,7 @@ from gorelm.cli.findings import Names, expected_by
 from gorelm.cli.reading import Table, about_ids, numbers_of
 from gorelm.estimators._base import BaseELM
 from gorelm.estimators._encoding import shortened
-from gorelm.estimators._layers import spread_of
+from gorelm.estimators._robust.layers import spread_of
 from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.estimators.table import TableRegressor
 

@@ -2,7 +2,7 @@
 
 The engine of the `*RegressorCV` estimators, for every loss: they declare `Candidate`s, and pass
 the function that scores predictions. The unit of work is one candidate on one fold, with all its
-penalties. (`RobustELMRegressor` compares ridge regressions, which need no folds: `_layers.py`.)
+penalties. (`RobustELMRegressor` compares ridge regressions by leave-one-out: `_robust/layers.py`.)
 """
 
 from __future__ import annotations

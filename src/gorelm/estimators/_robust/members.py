@@ -1,0 +1,189 @@
+"""Steps 3 and 4 of a robust fit: the members with all their nodes, on all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gorelm._features.scaling import Scaling
+from gorelm._solver.ridge import ridge_coef
+from gorelm._solver.threads import ordered_map
+from gorelm._typing import Array, Mask
+from gorelm.diagnostics.outlier_scores import outlier_threshold
+from gorelm.estimators._base import Weights
+from gorelm.estimators._robust.judge import Judged, Screened, judge
+from gorelm.estimators._robust.layers import (
+    PATH,
+    FoldedFit,
+    Layer,
+    Part,
+    Trial,
+    blocks,
+    compare,
+    complementary,
+    lam_for_more,
+    pooled_guides,
+    with_constant,
+)
+from gorelm.estimators._robust.search import FEW_CHANGES, Found, best_of, filling_of
+from gorelm.estimators._robust.task import RobustTask
+from gorelm.estimators.batch import RELMRegressor
+from gorelm.selection import track
+
+INNER_FENCE = 1.5  # Tukey's: where the pull of a row that stays is bounded
+
+
+# -- step 3: all nodes, all rows ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Refined:
+    """Members compared on all rows that stay."""
+
+    members: list[Trial]
+    part: Part  # all rows
+    scaling: Scaling  # of the targets
+    judged: Judged
+
+
+def refine(task: RobustTask, found: Found) -> Refined:
+    """Give the best layers all their nodes and all rows, and judge all rows once more."""
+    screened, every = found.screened, np.arange(len(task.T))
+    filling, kept = filling_of(found.judged, screened), found.judged.kept
+    part, scaling = task.part(screened.T, filling, kept, every)
+    if task.many:
+        some = task.sample(task.effort.middle_rows)
+        trials = _grown_by_sums(task, found, task.part(screened.T, filling, kept, some)[0], part)
+    else:
+        trials = _grown(task, found, part)
+    members, judged = _members(task, screened, scaling, trials)
+    if screened.contaminated and (judged.kept != kept).mean() > FEW_CHANGES:
+        part, scaling = task.part(screened.T, filling_of(judged, screened), judged.kept, every)
+        trials = [_fitted_again(task, part, member) for member in members]
+        members, judged = _members(task, screened, scaling, trials)
+    return Refined(members, part, scaling, judged)
+
+
+def _members(
+    task: RobustTask, screened: Screened, scaling: Scaling, trials: Sequence[Trial]
+) -> tuple[list[Trial], Judged]:
+    """Return the best of trials on all rows, and all rows judged by their average."""
+    members = best_of(sorted(trials, key=lambda trial: trial.score), task.effort.n_members)
+    predicted = np.mean([member.predicted for member in members], axis=0)
+    return members, judge(task, screened, scaling.undo(predicted))
+
+
+def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
+    """Compare a drawn layer once more, on other rows."""
+    if not task.many:
+        return compare(part, trial.layer, trial.hidden, trial.guide)
+    return FoldedFit(
+        part,
+        trial.layer,
+        trial.hidden,
+        trial.guide,
+        trial.lam,
+        seed=task.seed,
+        n_threads=task.n_threads,
+    ).trial()
+
+
+def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
+    """Compare the best layers with all their nodes, and as they were."""
+    guides = pooled_guides(found.part, found.trials)
+    nodes = task.nodes_for(int(part.kept.sum()))
+
+    def grown(trial: Trial) -> Trial:
+        guide = guides[trial.layer.n_inputs] if trial.guide is not None else None
+        hidden = trial.layer.draw(nodes, task.seed, part.X, guide, part.w)
+        return compare(part, trial.layer, hidden, guide)
+
+    best = best_of(found.trials, task.effort.n_members)
+    # Few nodes may do better than many; the score of the same rows tells.
+    same_rows = best if (part.kept == found.part.kept).all() else []
+    return [*task.each(grown, best, "fitting"), *same_rows]
+
+
+def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> list[Trial]:
+    """Compare good layers with more nodes on some rows, the best of them with all on all."""
+    guides = pooled_guides(found.part, found.trials)
+    effort, guided = task.effort, {t.layer for t in found.trials if t.guide is not None}
+
+    def fit(rows: Part, layer: Layer, nodes: int, start: int, n_threads: int) -> FoldedFit:
+        guide = guides[layer.n_inputs] if layer in guided else None
+        hidden = layer.draw(nodes, task.seed, rows.X, guide, rows.w)
+        return FoldedFit(rows, layer, hidden, guide, start, seed=task.seed, n_threads=n_threads)
+
+    wider = min(effort.columns_factor(part.X.shape[1], part.T.shape[1]), 2.0)
+    nodes = task.n_hidden or int(effort.middle_nodes * wider)
+    more = (some.kept.sum() * nodes) / (found.part.kept.sum() * task.few_nodes)
+    middle = task.each(
+        lambda trial: fit(some, trial.layer, nodes, lam_for_more(trial.lam, more), 1),
+        found.trials[: effort.n_middle],
+        "comparing",
+    )
+    guides |= pooled_guides(some, [one.on_judging_fold() for one in middle])
+    best = [(o.layer, o.lam) for o in complementary(middle, max(effort.n_members - 1, 1))]
+    del middle  # and the sums that it holds
+    most_nodes = task.nodes_for(int(part.kept.sum()))
+    more = (part.kept.sum() * most_nodes) / (some.kept.sum() * nodes)
+    return [
+        fit(part, layer, most_nodes, lam_for_more(lam, more), task.n_threads).trial()
+        for layer, lam in track(best, len(best), "fitting", show=task.progress)
+    ]
+
+
+# -- step 4: the fit ------------------------------------------------------------------------------
+
+
+def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[RELMRegressor]:
+    """Fit the members to all rows that stay."""
+    part, judged = refined.part, refined.judged
+    kept, omega = judged.kept, np.sqrt(part.w)[:, None]
+    target = part.filled
+    if screened.contaminated:
+        target = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
+
+    def fitted(trial: Trial) -> RELMRegressor:
+        if trial.sums is None:
+            H = omega[kept] * with_constant(trial.hidden, part.X[kept])
+            coef, unit = ridge_coef(H, omega[kept] * target[kept], PATH[trial.lam]), np.vdot(H, H)
+            return _as_estimator(task, trial, coef, float(unit))
+        sums, before = trial.sums
+        for rows, sign in ((kept & ~before, 1.0), (before & ~kept, -1.0)):
+            for block in blocks(np.flatnonzero(rows)):
+                H = omega[block] * with_constant(trial.hidden, part.X[block])
+                sums.add(H, omega[block] * part.filled[block], sign)
+        for block in blocks(np.flatnonzero(kept & (target != part.filled).any(axis=1))):
+            H = omega[block] * with_constant(trial.hidden, part.X[block])
+            np.add(sums.C, H.T @ (omega[block] * (target - part.filled)[block]), out=sums.C)
+        coef = sums.coef(PATH[trial.lam])
+        return _as_estimator(task, trial, coef, float(np.trace(sums.G)))
+
+    return list(ordered_map(fitted, refined.members, task.n_threads))
+
+
+def bounded_targets(part: Part, predicted: Array, kept: Mask) -> Array:
+    """Return the targets, none of those kept beyond a fence around its prediction."""
+    tested = kept & ~np.isnan(predicted).any(axis=1)
+    errors = np.where(tested[:, None], part.filled - predicted, 0.0)
+    sizes = np.sqrt(np.einsum("nm,nm->n", errors, errors))
+    fence = outlier_threshold(sizes[tested], part.w[tested], whisker=INNER_FENCE)
+    beyond = tested & (sizes > fence)
+    shorter = np.where(beyond, fence / np.maximum(sizes, 1e-300), 1.0)[:, None]
+    return np.where(beyond[:, None], np.nan_to_num(predicted) + shorter * errors, part.filled)
+
+
+def _as_estimator(task: RobustTask, trial: Trial, coef: Array, unit: float) -> RELMRegressor:
+    """Return a fitted R-ELM with a trial's layer and these output weights."""
+    n_features = task.X.shape[1]
+    model = trial.layer.estimator(trial.hidden.n_nodes, n_features, task.seed)
+    model.C = 1.0 / max(float(PATH[trial.lam]) * unit, np.finfo(float).tiny)
+    model.n_features_in_, model._one_target = n_features, False
+    model._input_scaling = Scaling(np.zeros(n_features), np.ones(n_features))
+    model._target_scaling = Scaling(np.zeros(coef.shape[1]), np.ones(coef.shape[1]))
+    model.hidden_ = trial.hidden
+    model._remember(Weights(coef[:-1], coef[-1]))
+    return model

@@ -1,0 +1,177 @@
+"""Step 2 of a robust fit: the search, which compares hidden layers and penalties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gorelm._features.guide import SubsetGuide
+from gorelm._features.scaling import Scaling
+from gorelm._typing import Array, Indices
+from gorelm.estimators._robust.judge import (
+    FARTHEST_TARGET,
+    TWO_GROUPS,
+    Judged,
+    Screened,
+    judge,
+    log_sizes,
+    split_sizes,
+)
+from gorelm.estimators._robust.layers import (
+    Layer,
+    Part,
+    Trial,
+    compare,
+    pooled_guides,
+    with_constant,
+)
+from gorelm.estimators._robust.screen import SCREEN_PATH, bounded_by_folds
+from gorelm.estimators._robust.task import RobustTask
+
+MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
+FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
+REDRAWN = 6  # sparse layers that are drawn again in every round after the second
+
+LINEAR = Layer("linear", 1.0, True)
+# In the order of their choice: each is the one that, added to those before it, lowers the error
+# most on tables that no comparison uses (docs/results/defaults.md).
+SEARCH_LAYERS = (
+    LINEAR,
+    Layer("relu", 1.0, True, 3),
+    Layer("cosine", 2.0, True, 2),
+    Layer("multiquadric", 2.0, True, 2),
+    Layer("cosine", 1.0, True, 3),
+    Layer("cosine", 0.125, True),
+    Layer("tanh", 1.0, True, 3),
+    Layer("laplace", 0.25, True, 3),
+    Layer("cosine", 1.0, True, 5),
+    Layer("tanh", 4.0, True, 2),
+    Layer("cosine", 0.5, False),
+    Layer("laplace", 1.0, True, 2),
+    Layer("cosine", 2.0, True, 1),
+    Layer("tanh", 1.0, True, 2),
+    Layer("tanh", 8.0, True, 3),
+    Layer("tanh", 4.0, True, 3),
+    # Dense layers, for what depends on all inputs at once.
+    Layer("multiquadric", 2.0, False),
+    Layer("cosine", 0.25, True),
+    Layer("laplace", 0.25, False),
+    Layer("tanh", 2.0, False),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Result of the search."""
+
+    screened: Screened  # as the search found it to be
+    trials: list[Trial]  # best first
+    part: Part
+    judged: Judged
+
+
+def search(task: RobustTask, screened: Screened) -> Found:
+    """Compare the layers on the rows that stay and judge all rows; again if many changed sides."""
+    rows = task.sample(task.effort.search_rows)
+    part, scaling = task.part(screened.T, screened.expected, screened.kept, rows)
+    trials = compare_layers(task, part)
+    judged = _judge_by(task, screened, scaling, trials, rows)
+    if screened.contaminated and not (judged.two_groups and confirmed(task, screened)):
+        # Better models explain the rows that the screen set aside. (Never the other way round: the
+        # errors of good models have long tails, and rows set aside for them seem wrong ever after.)
+        return search(task, replace(screened, contaminated=False, kept=task.usable))
+    if screened.contaminated and (judged.kept != screened.kept).mean() > FEW_CHANGES:
+        part, scaling = task.part(screened.T, filling_of(judged, screened), judged.kept, rows)
+        best = trials[: 2 * task.effort.n_members]
+        again = task.each(
+            lambda t: compare(part, t.layer, t.hidden, t.guide), best, "searching again"
+        )
+        again.sort(key=lambda trial: trial.score)
+        trials = [*again, *trials[len(again) :]]
+        judged = _judge_by(task, screened, scaling, again, rows)
+    return Found(screened, trials, part, judged)
+
+
+def confirmed(task: RobustTask, screened: Screened) -> bool:
+    """Whether bounded fits of better layers to all rows see two groups, too.
+
+    Rows of a region of the inputs that the screen's layers cannot follow form a group as well, and
+    no model explains them once they are all set aside. Wrong rows do not explain each other.
+    """
+    rows = task.sample(task.effort.search_rows)
+    part, _ = task.part(task.T, screened.expected, task.usable, rows)
+    scaling = Scaling.fit("robust", task.T[task.usable], task.w[task.usable])
+    T = scaling.dense(task.T[rows])[:, screened.judging]
+    T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
+    w = task.w[rows]
+
+    def drawn(layer: Layer) -> Trial:
+        hidden = layer.draw(task.few_nodes, task.seed, part.X, None, part.w)
+        return compare(part, layer, hidden, None)
+
+    def explained(trial: Trial) -> float:
+        predicted = bounded_by_folds(
+            task, rows, with_constant(trial.hidden, part.X), T, SCREEN_PATH
+        )
+        errors, tested = predicted - T[:, None], part.kept & ~np.isnan(predicted[:, 0, 0])
+        norms = np.linalg.norm(np.nan_to_num(errors[tested]), axis=2)
+        sizes = log_sizes(errors[:, int(np.argmin(w[tested] @ norms))])
+        return split_sizes(sizes[tested], w[tested])[1]
+
+    trials = sorted(task.each(drawn, SEARCH_LAYERS, "confirming"), key=lambda trial: trial.score)
+    return bool(min(task.each(explained, trials[:3], "confirming")) >= TWO_GROUPS)
+
+
+def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
+    """Return a trial of every layer, best first; sparse ones drawn where their nodes help."""
+    nodes = task.few_nodes
+    sparse = [k for k, layer in enumerate(SEARCH_LAYERS) if is_sparse(layer, part.X.shape[1])]
+
+    def draw(which: tuple[int, int, SubsetGuide | None]) -> Trial:
+        k, of_round, guide = which
+        layer = SEARCH_LAYERS[k]
+        hidden = layer.draw(nodes, task.seed + of_round, part.X, guide, part.w)
+        return compare(part, layer, hidden, guide)
+
+    first = [(k, 0, None) for k in range(len(SEARCH_LAYERS))]
+    trials = task.each(draw, first, "searching layers")
+    for of_round in range(1, task.effort.rounds):
+        sparse.sort(key=lambda k: trials[k].score)
+        redrawn = sparse if of_round == 1 else sparse[:REDRAWN]
+        guides = pooled_guides(part, [trials[k] for k in sparse])
+        again = [(k, of_round, guides[SEARCH_LAYERS[k].n_inputs]) for k in redrawn]
+        for k, trial in zip(redrawn, task.each(draw, again, "redrawing layers"), strict=True):
+            if trial.score < trials[k].score:
+                trials[k] = trial
+    return sorted(trials, key=lambda trial: trial.score)
+
+
+def is_sparse(layer: Layer, n_features: int) -> bool:
+    """Whether the nodes of a layer see fewer inputs than there are."""
+    return layer.n_inputs is not None and layer.n_inputs < n_features
+
+
+def best_of(trials: Sequence[Trial], n_members: int) -> list[Trial]:
+    """Return the first `n_members`, without those that are much worse than the very first."""
+    most = MUCH_WORSE * trials[0].score
+    return [trials[0], *(one for one in trials[1:n_members] if one.score <= most)]
+
+
+def _judge_by(
+    task: RobustTask, screened: Screened, scaling: Scaling, trials: Sequence[Trial], rows: Indices
+) -> Judged:
+    """Judge all rows by the average of the best trials, which were fitted to some of them."""
+    members = best_of(trials, task.effort.n_members)
+    predicted = np.zeros(task.T.shape)
+    for member in members:
+        if len(rows) < len(predicted):
+            predicted += member.outputs(task.X)
+    predicted[rows] = sum(member.predicted for member in members)
+    return judge(task, screened, scaling.undo(predicted / len(members)))
+
+
+def filling_of(judged: Judged, screened: Screened) -> Array:
+    """Return predictions of every row to stand for unknown targets."""
+    return np.where(np.isnan(judged.expected), screened.expected, judged.expected)

@@ -1,0 +1,154 @@
+"""What every step of a robust fit reads: the checked table, its folds, and how much to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+
+from gorelm._features.scaling import Scaling
+from gorelm._solver.threads import ordered_map
+from gorelm._typing import Array, Indices, Mask
+from gorelm.estimators._robust.layers import Part, sketch_of
+from gorelm.selection import Fold, track
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried."""
+
+    search_rows: int  # up to which all rows are searched; of more, a sample
+    few_nodes: int  # of the layers in the search
+    rounds: int  # of draws guided by what the nodes of earlier ones explained
+    # Of more rows than are searched, this many layers are compared on more rows with more nodes.
+    n_middle: int
+    middle_rows: int
+    middle_nodes: int
+    n_members: int
+    nodes: int  # of the members, for up to 2000 rows
+    most_nodes: int
+
+    def nodes_for(self, n_rows: int, n_inputs: int, n_targets: int) -> int:
+        """Return the nodes of a member: they grow with the rows, and of many with the columns.
+
+        The time of a fit grows with the square of the nodes, that of boosted trees with inputs
+        times targets: the square root keeps pace.
+        """
+        wider = self.columns_factor(n_inputs, n_targets) if n_rows > self.search_rows else 1.0
+        return int(min(self.nodes * max(n_rows / 2000, 1.0) ** 0.2 * wider, self.most_nodes))
+
+    @staticmethod
+    def columns_factor(n_inputs: int, n_targets: int) -> float:
+        """Return how many times the nodes of a table of 10 inputs and 4 targets one needs."""
+        return float(np.sqrt(max(n_inputs * n_targets / 40, 1.0)))
+
+
+EFFORTS = {
+    "fast": Effort(500, 200, 2, 4, 1000, 300, 2, 300, 1000),
+    "default": Effort(1000, 300, 4, 10, 2500, 600, 4, 1000, 3000),
+    "high": Effort(2000, 500, 6, 12, 6000, 1500, 6, 2000, 6000),
+}
+
+
+@dataclass(frozen=True)
+class RobustTask:
+    """What every step reads: the checked table, its folds, and the estimator's parameters."""
+
+    X: Array  # scaled
+    T: Array  # as given; NaN: unknown
+    w: Array
+    usable: Mask  # rows with a weight and a known target
+    folds: Sequence[Fold] | None  # None: leave one out
+    seed: int
+    effort: Effort
+    n_hidden: int | None
+    n_threads: int
+    progress: bool
+
+    @cached_property
+    def tested(self) -> Mask:
+        """Which rows get predictions by fits without them."""
+        if self.folds is None:
+            return np.ones(len(self.T), dtype=bool)
+        return np.isin(np.arange(len(self.T)), np.concatenate([f.test for f in self.folds]))
+
+    @property
+    def few_nodes(self) -> int:
+        """The nodes of a layer in the search."""
+        return min(self.effort.few_nodes, self.n_hidden or self.effort.few_nodes)
+
+    def nodes_for(self, n_rows: int) -> int:
+        """Return the nodes of a member fitted to so many rows."""
+        return self.n_hidden or self.effort.nodes_for(n_rows, self.X.shape[1], self.T.shape[1])
+
+    @property
+    def many(self) -> bool:
+        """Whether only a sample of the rows is searched."""
+        return bool(self.usable.sum() > self.effort.search_rows)
+
+    def sample(self, size: int) -> Indices:
+        """Return up to `size` usable rows, in order; fewer rows than that: all, usable or not."""
+        usable = np.flatnonzero(self.usable)
+        if len(usable) <= size:
+            return np.arange(len(self.T))
+        rng = np.random.default_rng(self.seed)
+        chosen = rng.choice(usable, size, replace=False)
+        # A value of every target, however rare.
+        known = ~np.isnan(self.T) & self.usable[:, None]
+        rare = [int(np.argmax(known[:, j])) for j in np.flatnonzero(~known[chosen].any(axis=0))]
+        return np.unique(np.concatenate([chosen, np.array(rare, dtype=np.intp)]))
+
+    def folds_of_sample(self, rows: Indices) -> Sequence[Fold] | None:
+        """Return the folds of some rows, numbered among them."""
+        if self.folds is None or len(rows) == len(self.T):
+            return self.folds
+        place = np.full(len(self.T), -1)
+        place[rows] = np.arange(len(rows))
+        thinned = [
+            Fold(*(place[part][place[part] >= 0] for part in (fold.train, fold.test)))
+            for fold in self.folds
+        ]
+        return [fold for fold in thinned if len(fold.train) and len(fold.test)] or None
+
+    def part(self, T: Array, expected: Array, kept: Mask, rows: Indices) -> tuple[Part, Scaling]:
+        """Return rows to compare layers on, and the scaling of their targets.
+
+        Parameters
+        ----------
+        T : array (N, m)
+            Targets to fit.
+        expected : array (N, m)
+            Predictions, which stand for unknown targets.
+        kept : array of bool (N,)
+            Rows to fit.
+        rows : array of int
+            Rows of the part.
+        """
+        filled = np.where(np.isnan(T), expected, T)
+        scaling = Scaling.fit("standard", filled[kept], self.w[kept])
+        folds = self.folds_of_sample(rows)
+        if folds is not None and not kept[rows][np.concatenate([f.test for f in folds])].any():
+            folds = None  # nothing to compare by
+        part = Part(
+            self.X[rows],
+            scaling.dense(T[rows]),
+            scaling.dense(filled[rows]),
+            self.w[rows],
+            kept[rows],
+            folds,
+            sketch_of(T.shape[1], self.seed),
+        )
+        return part, scaling
+
+    def each(
+        self, work: Callable[[Item], Result], items: Sequence[Item], what: str
+    ) -> list[Result]:
+        """Return ``work(item)`` of every item, computed by threads, with a progress bar."""
+        results = ordered_map(work, items, self.n_threads)
+        return list(track(results, len(items), what, show=self.progress))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RELMRegressor,
         RELMRegressorCV,
         RobustELMRegressor,
+        ScreenedRegressor,
         TableRegressor,
     )
     from gorelm.intervals import ConformalRegressor
@@ -46,6 +47,7 @@ __all__ = [
     "RELMRegressor",
     "RELMRegressorCV",
     "RobustELMRegressor",
+    "ScreenedRegressor",
     "TableRegressor",
 ]
 

@@ -30,7 +30,7 @@ from gorelm._extras import needs
 from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor
-from gorelm.estimators._base import all_or_nothing, parameters
+from gorelm.estimators._base import all_or_nothing, parameters, seeded
 from gorelm.estimators._prepare import validate_targets
 from gorelm.estimators._robust.judge import log_sizes
 
@@ -247,12 +247,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     def _unfitted(self, rng: np.random.RandomState) -> BaseEstimator:
         """Return a copy of the estimator; what it leaves to chance, `rng` decides."""
         model = RobustELMRegressor() if self.estimator is None else clone(self.estimator)
-        seeds = {
-            name: rng.randint(np.iinfo(np.int32).max)
-            for name, value in sorted(model.get_params().items())
-            if name.split("__")[-1] == "random_state" and value is None
-        }
-        return model.set_params(**seeds)
+        return seeded(model, rng)
 
     def _calibrate(self, X: object, T: Array, n_scaling: int) -> None:
         residuals = T - self._predictions(X, T.shape[1])

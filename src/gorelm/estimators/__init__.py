@@ -21,6 +21,7 @@ from gorelm.estimators.growing import (
 )
 from gorelm.estimators.online import OSELMRegressor
 from gorelm.estimators.robust import RobustELMRegressor
+from gorelm.estimators.screened import ScreenedRegressor
 from gorelm.estimators.table import TableRegressor
 
 __all__ = [
@@ -39,5 +40,6 @@ __all__ = [
     "RELMRegressor",
     "RELMRegressorCV",
     "RobustELMRegressor",
+    "ScreenedRegressor",
     "TableRegressor",
 ]

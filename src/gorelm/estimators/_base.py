@@ -407,6 +407,16 @@ def require_finite(found: Weights) -> None:
         )
 
 
+def seeded(model: BaseEstimator, rng: np.random.RandomState) -> BaseEstimator:
+    """Give every `random_state` of a model, and of the models in it, that is None a seed."""
+    seeds = {
+        name: rng.randint(np.iinfo(np.int32).max)
+        for name, value in sorted(model.get_params().items())
+        if name.split("__")[-1] == "random_state" and value is None
+    }
+    return model.set_params(**seeds)
+
+
 def levels_to_caller() -> int:
     """Return the stack level, for a warning, of the first call from outside this library."""
     level, frame = 1, sys._getframe(1)

@@ -155,6 +155,12 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         self.encoder_ = self._new_encoder(cells)
         inputs = self.encoder_.fit_transform(cells)
         self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
+        if not hasattr(self.regressor_, "outlier_mask_"):
+            name = type(self.regressor_).__name__
+            self.notes_.append(
+                f"Not screened: {name} was fitted to all rows, and nobody looked for outliers; "
+                f"ScreenedRegressor({name}()) as the estimator excludes them."
+            )
 
     def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:

@@ -28,6 +28,7 @@ from gorelm._typing import Array
 from gorelm._version import __version__
 from gorelm.estimators._base import BaseELM
 from gorelm.estimators.robust import FARTHEST_INPUT, RobustELMRegressor
+from gorelm.estimators.screened import ScreenedRegressor
 from gorelm.intervals import ConformalRegressor
 from gorelm.onnx.graph import DOUBLE, Graph, Shape
 from gorelm.onnx.steps import write_columns, write_steps
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 Precision: TypeAlias = Literal["float64", "float32"]
-Regressor: TypeAlias = BaseELM | RobustELMRegressor
+Regressor: TypeAlias = BaseELM | RobustELMRegressor | ScreenedRegressor
 
 
 def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
@@ -48,7 +49,8 @@ def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
         A fitted estimator of gorelm; a pipeline that ends in one, of `StandardScaler`,
         `MinMaxScaler`, `MaxAbsScaler`, `RobustScaler` and `SimpleImputer`, which may begin with a
         `ColumnTransformer` of these and of encoders of categories; a
-        :class:`~gorelm.ConformalRegressor` around such; or a scikit-learn search over such.
+        :class:`~gorelm.ConformalRegressor` or :class:`~gorelm.ScreenedRegressor` around such; or a
+        scikit-learn search over such.
     dtype : {"float64", "float32"}, default="float64"
         Type of the graph's input and output. With "float32" the hidden layer works in float32 too,
         as `predict` does for float32 inputs; scalings and output weights stay float64.
@@ -92,7 +94,7 @@ def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
         tensors["lower"] = graph("Sub", outputs, graph.half_width)
         tensors["upper"] = graph("Add", outputs, graph.half_width)
     tensors = {name: graph.cast(tensor, graph.dtype) for name, tensor in tensors.items()}
-    shape: Shape = ["N", len(regressor._target_scaling.scale)]
+    shape: Shape = ["N", _n_targets(regressor)]
     if regressor._one_target:
         flat = {name: graph("Squeeze", one, np.array([1])) for name, one in tensors.items()}
         tensors, shape = flat, shape[:1]
@@ -124,6 +126,12 @@ def _checked(dtype: str) -> str:
     if dtype not in ("float64", "float32"):
         raise ValueError(f'dtype must be "float64" or "float32", got {dtype!r}')
     return dtype
+
+
+def _n_targets(regressor: Regressor) -> int:
+    if isinstance(regressor, ScreenedRegressor):
+        return int(regressor.fitted_mask_.shape[1])
+    return len(regressor._target_scaling.scale)
 
 
 def _metadata(model: object, regressor: Regressor, graph: Graph) -> dict[str, str]:
@@ -165,7 +173,12 @@ def _all_inputs(model: BaseEstimator, graph: Graph) -> str:
 @_outputs.register
 def _(model: Pipeline, graph: Graph, x: str | None) -> tuple[str, Regressor]:
     *steps, (_, regressor) = model.steps
-    if x is None and steps and isinstance(steps[0][1], ColumnTransformer):
+    if steps and isinstance(steps[0][1], ColumnTransformer):
+        if x is not None:
+            raise TypeError(
+                "a ColumnTransformer (or a TableRegressor) can be written as ONNX only as the "
+                "first step of a graph: put the other models into it"
+            )
         x, graph.numbers = write_columns(graph, steps.pop(0)[1])
     if steps:
         x = write_steps(graph, steps, x or _all_inputs(model, graph))
@@ -184,6 +197,15 @@ def _(model: ConformalRegressor, graph: Graph, x: str | None) -> tuple[str, Regr
     graph.half_width = model._half_widths()
     graph.metadata["confidence_level"] = f"{model.confidence_level:g}"
     return _outputs(model.estimator_, graph, x)
+
+
+@_outputs.register
+def _(model: ScreenedRegressor, graph: Graph, x: str | None) -> tuple[str, Regressor]:
+    if len(model.estimators_) == 1:
+        return _outputs(model.estimators_[0], graph, x)[0], model
+    x = x or _all_inputs(model, graph)
+    parts = [_outputs(one, graph, x)[0] for one in model.estimators_]
+    return graph("Concat", *parts, axis=1), model
 
 
 @_outputs.register

@@ -24,6 +24,7 @@ OF_SKLEARN = ("pipeline", "search")  # their files are as old as the version of 
 def models(archive):
     return [Path(name).stem for name in archive.namelist() if name.endswith(".gorelm")]
 
+
 ADDED_LATER = {"ScreenedRegressor"}  # than the first of these versions
 
 

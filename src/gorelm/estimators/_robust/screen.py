@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from gorelm._features.scaling import Scaling, weighted_quantiles
+from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import RidgePath
 from gorelm._typing import Array, Indices
 from gorelm.diagnostics.outlier_scores import outlier_threshold
@@ -27,7 +28,7 @@ from gorelm.selection import Fold
 FAR_FENCE = 10.0  # beyond it the targets of even a single row are moved, to the outer fence
 SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared norm of H
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
-SCREEN_ROWS = 20_000  # of more rows, a sample is screened by folds, and predicts the others
+SCREEN_ROWS = 5000  # of more rows, a sample is screened by folds, and predicts the others
 SCREEN_CLIP = 3.0  # spreads, of the targets that the bounded loss starts from
 SCREEN_LAYERS = (
     Layer("multiquadric", 2.0, False),
@@ -76,7 +77,7 @@ def _bounded_predictions(task: RobustTask, T: Array) -> Array:
     H = with_constant(hidden, task.X[rows])
     predicted: Array = np.empty(T.shape)
     if len(rows) < len(T):
-        coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam]))[:, 0]
+        coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam])).coefs()[:, 0]
         for block in blocks(np.arange(len(T))):
             predicted[block] = with_constant(hidden, task.X[block]) @ coef
     predicted[rows] = bounded_by_folds(task, rows, H, T[rows], np.array([lam]))[:, 0]
@@ -92,7 +93,7 @@ def _screen_layer(task: RobustTask, T: Array, nodes: int) -> tuple[Layer, float]
     def losses(layer: Layer) -> Array:
         hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
         H = with_constant(hidden, task.X[rows])
-        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH)
+        predicted = bounded_left_out(task, rows, H, T)
         scored = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
         errors = np.nan_to_num(predicted[scored] - T[scored][:, None])
         norms = np.sqrt(np.einsum("npm,npm->np", errors, errors))
@@ -122,6 +123,23 @@ def _screen_folds(task: RobustTask, rows: Indices) -> Sequence[Fold]:
     ]
 
 
+def bounded_left_out(task: RobustTask, rows: Indices, H: Array, T: Array) -> Array:
+    """Return predictions of some rows, (n, P, m), at every penalty of the screen.
+
+    By bounded fits without the row's fold where folds are given, else by leave-one-out. The latter
+    needs one decomposition, but the other rows' pseudo-observations depend a little on the row left
+    out: good enough to compare layers, not to judge the row.
+    """
+    if task.folds is not None:
+        return bounded_by_folds(task, rows, H, T, SCREEN_PATH)
+    usable = task.usable[rows]
+    predicted = np.full((len(H), len(SCREEN_PATH), T.shape[1]), np.nan)
+    predicted[usable] = bounded_fit(
+        H[usable], T[usable], task.w[rows][usable], SCREEN_PATH
+    ).left_out
+    return predicted
+
+
 def bounded_by_folds(task: RobustTask, rows: Indices, H: Array, T: Array, lams: Array) -> Array:
     """Return predictions of some rows, (n, P, m), by bounded fits without their fold."""
     predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
@@ -131,14 +149,27 @@ def bounded_by_folds(task: RobustTask, rows: Indices, H: Array, T: Array, lams: 
             raise ValueError(
                 "a target is unknown in all training rows of a fold; use fewer folds or other ones"
             )
-        coefs = bounded_fit(H[train], T[train], task.w[rows[train]], lams)
+        coefs = bounded_fit(H[train], T[train], task.w[rows[train]], lams).coefs()
         outputs = H[fold.test] @ coefs.reshape(len(coefs), -1)
         predicted[fold.test] = outputs.reshape(-1, *coefs.shape[1:])
     return predicted
 
 
-def bounded_fit(H: Array, T: Array, w: Array, lams: Array) -> Array:
-    r"""Return output weights (L, P, m) on which every row has a bounded pull.
+@dataclass(frozen=True)
+class BoundedFit:
+    """Regressions on which every row has a bounded pull."""
+
+    left_out: Array  # (n, P, m): predictions without the row
+    path: RidgePath
+    pseudo: Array  # (n, P, m): pseudo-observations, times the square roots of the weights
+
+    def coefs(self) -> Array:
+        """Return the output weights (L, P, m)."""
+        return self.path.coefs(self.pseudo)
+
+
+def bounded_fit(H: Array, T: Array, w: Array, lams: Array) -> BoundedFit:
+    r"""Fit output weights on which every row has a bounded pull, at every penalty.
 
     Huber's loss of the norm of a row's error, by pseudo-observations: ridge regressions of
 
@@ -154,11 +185,19 @@ def bounded_fit(H: Array, T: Array, w: Array, lams: Array) -> Array:
     for _ in range(SCREEN_STEPS):
         errors = np.where(known[:, None], T[:, None] - predicted, 0.0)
         sizes = np.sqrt(np.einsum("npm,npm->np", errors, errors))
-        delta = np.array([float(weighted_quantiles(column, 0.5, w)) for column in sizes.T])
+        delta = _medians(sizes, w)
         shorter = np.minimum(1.0, delta / np.maximum(sizes, 1e-300))
         pseudo = omega[:, None] * (predicted + shorter[:, :, None] * errors)
         predicted = path.left_out(pseudo) / omega[:, None]
-    return path.coefs(pseudo)
+    return BoundedFit(predicted, path, pseudo)
+
+
+def _medians(columns: Array, w: Array) -> Array:
+    """Return the weighted median of every column, as `weighted_quantiles` does."""
+    order = np.argsort(columns, axis=0)
+    below = np.cumsum(w[order], axis=0)
+    at = np.argmax(below >= below[-1] / 2, axis=0)
+    return np.asarray(np.take_along_axis(columns, order, axis=0)[at, np.arange(columns.shape[1])])
 
 
 def _has_spread(column: Array) -> bool:

@@ -27,11 +27,12 @@ from gorelm.estimators._robust.layers import (
     pooled_guides,
     with_constant,
 )
-from gorelm.estimators._robust.screen import SCREEN_PATH, bounded_by_folds
+from gorelm.estimators._robust.screen import bounded_left_out
 from gorelm.estimators._robust.task import RobustTask
 
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
+CONFIRMING = 3  # layers that must see two groups
 REDRAWN = 6  # sparse layers that are drawn again in every round after the second
 
 LINEAR = Layer("linear", 1.0, True)
@@ -78,7 +79,7 @@ def search(task: RobustTask, screened: Screened) -> Found:
     part, scaling = task.part(screened.T, screened.expected, screened.kept, rows)
     trials = compare_layers(task, part)
     judged = _judge_by(task, screened, scaling, trials, rows)
-    if screened.contaminated and not (judged.two_groups and confirmed(task, screened)):
+    if screened.contaminated and not (judged.two_groups and confirmed(task, screened, trials)):
         # Better models explain the rows that the screen set aside. (Never the other way round: the
         # errors of good models have long tails, and rows set aside for them seem wrong ever after.)
         return search(task, replace(screened, contaminated=False, kept=task.usable))
@@ -94,34 +95,26 @@ def search(task: RobustTask, screened: Screened) -> Found:
     return Found(screened, trials, part, judged)
 
 
-def confirmed(task: RobustTask, screened: Screened) -> bool:
-    """Whether bounded fits of better layers to all rows see two groups, too.
+def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> bool:
+    """Whether bounded fits of the best layers to all rows see two groups, too.
 
     Rows of a region of the inputs that the screen's layers cannot follow form a group as well, and
     no model explains them once they are all set aside. Wrong rows do not explain each other.
     """
-    rows = task.sample(task.effort.search_rows)
-    part, _ = task.part(task.T, screened.expected, task.usable, rows)
+    rows = task.sample(2 * task.effort.search_rows)
     scaling = Scaling.fit("robust", task.T[task.usable], task.w[task.usable])
     T = scaling.dense(task.T[rows])[:, screened.judging]
     T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
-    w = task.w[rows]
-
-    def drawn(layer: Layer) -> Trial:
-        hidden = layer.draw(task.few_nodes, task.seed, part.X, None, part.w)
-        return compare(part, layer, hidden, None)
+    X, w = task.X[rows], task.w[rows]
 
     def explained(trial: Trial) -> float:
-        predicted = bounded_by_folds(
-            task, rows, with_constant(trial.hidden, part.X), T, SCREEN_PATH
-        )
-        errors, tested = predicted - T[:, None], part.kept & ~np.isnan(predicted[:, 0, 0])
+        predicted = bounded_left_out(task, rows, with_constant(trial.hidden, X), T)
+        errors, tested = predicted - T[:, None], ~np.isnan(predicted[:, 0, 0])
         norms = np.linalg.norm(np.nan_to_num(errors[tested]), axis=2)
         sizes = log_sizes(errors[:, int(np.argmin(w[tested] @ norms))])
         return split_sizes(sizes[tested], w[tested])[1]
 
-    trials = sorted(task.each(drawn, SEARCH_LAYERS, "confirming"), key=lambda trial: trial.score)
-    return bool(min(task.each(explained, trials[:3], "confirming")) >= TWO_GROUPS)
+    return bool(min(task.each(explained, trials[:CONFIRMING], "confirming")) >= TWO_GROUPS)
 
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._features.scaling import Scaling
+from gorelm._features.transforms import TargetTransforms
 from gorelm._solver.threads import n_threads, one_blas_thread
 from gorelm._typing import Array, Constraints, RandomState
 from gorelm.estimators._base import all_or_nothing, parameters
@@ -26,6 +27,7 @@ from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
 from gorelm.estimators._robust.screen import screen
 from gorelm.estimators._robust.search import search
+from gorelm.estimators._robust.skewed import choose_transforms
 from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import folds_of
@@ -62,6 +64,12 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     search_rows : int, default=None
         Layers and penalties are compared on a random sample of so many rows when there are more;
         the best of them are then fitted to all. By default 1000 ("fast": 500; "high": 2000).
+    target_transform : {None, "auto", "log", "sqrt"}, default=None
+        Scale on which targets are fitted and judged: as given, logarithms or square roots. "auto"
+        chooses one for each target: another than the given one only if the target has no negative
+        value and a long upper tail, its out-of-sample errors grow with its size, and do so much
+        less on the other scale. Predictions, `out_of_fold_` and the like are in the units of y,
+        and are then about its median, which for a skewed target is less than its mean.
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
     n_jobs : int, default=None
@@ -89,6 +97,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         What the networks, fitted without the row (or its fold), predict for each row, in the units
         of y (NaN where `cv` never tests). ``y - out_of_fold_`` tells which of a row's targets are
         off, and by how much.
+    target_transforms_ : list of {"none", "sqrt", "log"}
+        The scale on which each target was fitted. `outlier_scores_` are on it, too.
     cv_results_ : dict of arrays
         Settings and score (larger is better) in the search of every layer at its best penalty.
     timings_ : dict of str to float
@@ -114,6 +124,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         "n_members": [Interval(Integral, 1, None, closed="left"), None],
         "cv": ["cv_object"],
         "search_rows": [Interval(Integral, 2, None, closed="left"), None],
+        "target_transform": [StrOptions({"auto", "log", "sqrt"}), None],
         "missing_targets": RELMRegressor._parameter_constraints["missing_targets"],
         "n_jobs": [Integral, None],
         "progress": ["boolean"],
@@ -125,6 +136,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_members: int | None = None
     cv: object = None
     search_rows: int | None = None
+    target_transform: str | None = None
     missing_targets: str = "error"
     n_jobs: int | None = None
     progress: bool = False
@@ -185,6 +197,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not usable[task.tested].any():
             raise ValueError("cv tests no row that has a positive weight and a known target")
         clock = Clock()
+        transforms = TargetTransforms.fit(self._transforms_of(task), T[usable])
+        task = replace(task, T=transforms.apply(T))
         screened = screen(task)
         clock.lap("screen")
         found = search(task, screened)
@@ -195,15 +209,22 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         clock.lap("fit")
 
         judged = refined.judged
+        expected = transforms.undo(judged.expected)
         self.contaminated_ = found.screened.contaminated
         self.cv_results_ = _results(found.trials)
-        self.out_of_fold_ = judged.expected[:, 0] if self._one_target else judged.expected
+        self.out_of_fold_ = expected[:, 0] if self._one_target else expected
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
         self.outlier_mask_ = judged.flagged
         self.members_ = members
         self.timings_ = clock.laps
         self._input_scaling, self._target_scaling = input_scaling, refined.scaling
+        self.target_transforms_, self._target_transforms = transforms.kinds, transforms
+
+    def _transforms_of(self, task: RobustTask) -> list[str]:
+        if self.target_transform == "auto":
+            return choose_transforms(task)
+        return [self.target_transform or "none"] * task.T.shape[1]
 
     def predict(self, X: object) -> Array:
         """Predict the targets of new rows: the average of the members.
@@ -222,6 +243,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         scaled = _within_reach(self._input_scaling, inputs)
         mean = np.mean([member.predict(scaled) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(scaled), -1))
+        if hasattr(self, "_target_transforms"):  # models in files of version 0.1 have none
+            y = self._target_transforms.undo(y)
         return np.asarray(y[:, 0] if self._one_target else y)
 
 

@@ -55,6 +55,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     effort : {"fast", "default", "high"}, default="default"
         How much that :class:`RobustELMRegressor` tries. An `estimator` of your own has its own
         parameters: with one, this must be "default".
+    target_transform : {"auto", "log", "sqrt", None}, default="auto"
+        Scale on which that :class:`RobustELMRegressor` fits the targets; by default it chooses, and
+        `notes_` name the targets that are fitted on another scale than the given one.
     max_categories : int, default=20
         Most inputs that a column of words may become: of more words the most frequent are told
         apart, and the others count as one.
@@ -73,7 +76,8 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Names of the targets; y0, y1, ... where y had none.
     notes_ : list of str
         What was filled in, encoded, ignored or taken for missing, a sentence each.
-    outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, timings_
+    outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, \
+target_transforms_, timings_
         Those of `regressor_`, where it has them.
     n_features_in_ : int
         Number of columns.
@@ -108,12 +112,14 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         "effort": RobustELMRegressor._parameter_constraints["effort"],
+        "target_transform": RobustELMRegressor._parameter_constraints["target_transform"],
         "max_categories": [Interval(Integral, 2, None, closed="left")],
         "random_state": ["random_state"],
     }
 
     estimator: BaseEstimator | None = field(default=None, kw_only=False)
     effort: str = "default"
+    target_transform: str | None = "auto"
     max_categories: int = 20
     random_state: RandomState = None
 
@@ -155,6 +161,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         self.encoder_ = self._new_encoder(cells)
         inputs = self.encoder_.fit_transform(cells)
         self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
+        self._note_transforms()
         if not hasattr(self.regressor_, "outlier_mask_"):
             name = type(self.regressor_).__name__
             self.notes_.append(
@@ -165,17 +172,35 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:
             return RobustELMRegressor(
-                effort=self.effort, missing_targets="ignore", random_state=self.random_state
+                effort=self.effort,
+                target_transform=self.target_transform,
+                missing_targets="ignore",
+                random_state=self.random_state,
             )
         if self.effort != "default":
             raise ValueError(
                 f"effort={self.effort!r} is for the RobustELMRegressor that is fitted without an "
                 "estimator; set it in the estimator instead"
             )
+        if self.target_transform not in ("auto", None):
+            raise ValueError(
+                f"target_transform={self.target_transform!r} is for the RobustELMRegressor that is "
+                "fitted without an estimator; set it in the estimator instead"
+            )
         regressor = clone(self.estimator)
         if regressor.get_params().get("random_state", self) is None:
             regressor.set_params(random_state=self.random_state)
         return regressor
+
+    def _note_transforms(self) -> None:
+        kinds: list[str] = getattr(self.regressor_, "target_transforms_", [])
+        for kind, scale in (("log", "logarithms"), ("sqrt", "square roots")):
+            names = [n for n, k in zip(self.target_names_, kinds, strict=False) if k == kind]
+            if names:
+                self.notes_.append(
+                    f"Fitted and judged on the scale of {scale}: {in_words(names)}. Predictions "
+                    "are in the given units (target_transform=None fits the values as given)."
+                )
 
     def _targets(self, y: object) -> Array:
         """Return y as numbers, NaN where unknown; remembers their names."""
@@ -407,6 +432,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     outlier_mask_ = property(attrgetter("regressor_.outlier_mask_"))
     out_of_fold_ = property(attrgetter("regressor_.out_of_fold_"))
     contaminated_ = property(attrgetter("regressor_.contaminated_"))
+    target_transforms_ = property(attrgetter("regressor_.target_transforms_"))
     timings_ = property(attrgetter("regressor_.timings_"))
 
     def __sklearn_tags__(self) -> Tags:

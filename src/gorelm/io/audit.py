@@ -115,11 +115,12 @@ def _own_classes() -> dict[str, type]:
     from gorelm import estimators
     from gorelm._features.layer import HiddenLayer
     from gorelm._features.scaling import Scaling
+    from gorelm._features.transforms import TargetTransforms
     from gorelm._solver.least_squares import RecursiveRidge
     from gorelm.intervals import ConformalRegressor
 
     public = [getattr(estimators, name) for name in estimators.__all__]
-    parts = [ConformalRegressor, HiddenLayer, RecursiveRidge, Scaling]
+    parts = [ConformalRegressor, HiddenLayer, RecursiveRidge, Scaling, TargetTransforms]
     return {kind.__name__: kind for kind in [*public, *parts]}
 
 

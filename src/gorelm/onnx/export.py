@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
+from gorelm._features.transforms import TargetTransforms
 from gorelm._files import write_whole
 from gorelm._typing import Array
 from gorelm._version import __version__
@@ -221,7 +222,30 @@ def _(model: RobustELMRegressor, graph: Graph, x: str | None) -> tuple[str, Regr
     x = graph("Clip", x, -FARTHEST_INPUT, FARTHEST_INPUT)
     share, count = model._target_scaling, len(model.members_)
     share = Scaling(share.centre / count, share.scale / count)
-    return graph("Sum", *(_network(graph, member, x, share) for member in model.members_)), model
+    y = graph("Sum", *(_network(graph, member, x, share) for member in model.members_))
+    if any(kind != "none" for kind in getattr(model, "target_transforms_", ())):
+        y = _untransformed(graph, model._target_transforms, y)
+    return y, model
+
+
+def _untransformed(graph: Graph, transforms: TargetTransforms, z: str) -> str:
+    """Add the way back from the scales on which targets were fitted."""
+    parts, order = list[str](), list[int]()
+    for kind in sorted(set(transforms.kinds)):
+        columns = np.flatnonzero(np.array(transforms.kinds) == kind)
+        part = graph("Gather", z, columns.astype(np.int64), axis=1)
+        if kind != "none":
+            part = graph("Max", part, transforms.low[columns])
+            part = graph("Min", part, transforms.high[columns])
+        if kind == "log":
+            part = graph("Exp", part)
+        elif kind == "sqrt":
+            part = graph("Max", part, 0.0)
+            part = graph("Mul", part, part)
+        parts.append(part)
+        order.extend(columns)
+    y = graph("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+    return graph("Gather", y, np.argsort(order).astype(np.int64), axis=1)
 
 
 def _network(graph: Graph, model: BaseELM, x: str, targets: Scaling) -> str:

@@ -497,7 +497,7 @@ def test_rows_far_off_in_a_clean_table(monkeypatch, size, pulled):
     errors = rng.normal(size=(400, 2)) * rng.uniform(0, 0.4, size=(400, 1))
     errors[:3] = size
     monkeypatch.setattr(screen, "split_sizes", lambda *args: (np.inf, 0.0))  # one group
-    monkeypatch.setattr(screen, "_bounded_predictions", lambda task, scaled: scaled + errors)
+    monkeypatch.setattr(screen, "bounded_predictions", lambda task, scaled: scaled + errors)
     screened = screen.screen(make_task(T, T))
     assert not screened.contaminated
     assert (screened.T != T).any(axis=1).sum() == pulled

@@ -27,8 +27,9 @@ from gorelm._features.transforms import TargetTransforms
 from gorelm._files import write_whole
 from gorelm._typing import Array
 from gorelm._version import __version__
+from gorelm.backends.inputs import FARTHEST_INPUT
 from gorelm.estimators._base import BaseELM
-from gorelm.estimators.robust import FARTHEST_INPUT, RobustELMRegressor
+from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.estimators.screened import ScreenedRegressor
 from gorelm.intervals import ConformalRegressor
 from gorelm.onnx.graph import DOUBLE, Graph, Shape

@@ -10,6 +10,7 @@ import numpy as np
 from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import RidgePath
 from gorelm._typing import Array, Indices
+from gorelm.backends.inputs import with_constant
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._prepare import row_scores
 from gorelm.estimators._robust.judge import (
@@ -21,7 +22,7 @@ from gorelm.estimators._robust.judge import (
     log_sizes,
     split_sizes,
 )
-from gorelm.estimators._robust.layers import Layer, blocks, sketch_of, with_constant
+from gorelm.estimators._robust.layers import Layer, sketch_of
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.selection import Fold
 
@@ -73,13 +74,14 @@ def bounded_predictions(task: RobustTask, T: Array) -> Array:
     nodes = min(SCREEN_NODES, task.n_hidden or SCREEN_NODES)
     layer, lam = _screen_layer(task, T, nodes)
     rows = task.sample(SCREEN_ROWS)
-    hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
-    H = with_constant(hidden, task.X[rows])
+    X = task.rows.take(rows)
+    hidden = layer.draw(nodes, task.seed, X, None, task.w[rows])
+    H = with_constant(hidden, X)
     predicted: Array = np.empty(T.shape)
     if len(rows) < len(T):
         coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam])).coefs()[:, 0]
-        for block in blocks(np.arange(len(T))):
-            predicted[block] = with_constant(hidden, task.X[block]) @ coef
+        every = np.arange(len(T))
+        (predicted,) = task.rows.outputs(hidden, [every], [coef], task.n_threads)
     predicted[rows] = bounded_by_folds(task, rows, H, T[rows], np.array([lam]))[:, 0]
     return predicted
 
@@ -89,10 +91,11 @@ def _screen_layer(task: RobustTask, T: Array, nodes: int) -> tuple[Layer, float]
     rows = task.sample(max(task.effort.search_rows // 2, 2))
     sketch = sketch_of(T.shape[1], task.seed)
     T = T[rows] if sketch is None else np.nan_to_num(T[rows]) @ sketch
+    X = task.rows.take(rows)
 
     def losses(layer: Layer) -> Array:
-        hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
-        H = with_constant(hidden, task.X[rows])
+        hidden = layer.draw(nodes, task.seed, X, None, task.w[rows])
+        H = with_constant(hidden, X)
         predicted = bounded_left_out(task, rows, H, T)
         scored = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
         errors = np.nan_to_num(predicted[scored] - T[scored][:, None])

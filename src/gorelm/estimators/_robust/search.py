@@ -10,6 +10,7 @@ import numpy as np
 from gorelm._features.guide import SubsetGuide
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Indices
+from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.judge import (
     FARTHEST_TARGET,
     TWO_GROUPS,
@@ -25,7 +26,6 @@ from gorelm.estimators._robust.layers import (
     Trial,
     compare,
     pooled_guides,
-    with_constant,
 )
 from gorelm.estimators._robust.screen import bounded_left_out
 from gorelm.estimators._robust.task import RobustTask
@@ -105,7 +105,7 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
     scaling = Scaling.fit("robust", task.T[task.usable], task.w[task.usable])
     T = scaling.dense(task.T[rows])[:, screened.judging]
     T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
-    X, w = task.X[rows], task.w[rows]
+    X, w = task.rows.take(rows), task.w[rows]
 
     def explained(trial: Trial) -> float:
         predicted = bounded_left_out(task, rows, with_constant(trial.hidden, X), T)
@@ -160,7 +160,7 @@ def _judge_by(
     predicted = np.zeros(task.T.shape)
     for member in members:
         if len(rows) < len(predicted):
-            predicted += member.outputs(task.X)
+            predicted += member.outputs(task.rows, task.n_threads)
     predicted[rows] = sum(member.predicted for member in members)
     return judge(task, screened, scaling.undo(predicted / len(members)))
 

@@ -46,14 +46,14 @@ def choose_transforms(task: RobustTask) -> list[str]:
     rows = rows[task.usable[rows]]
     few = replace(
         task,
-        X=task.X[rows],
+        X=task.rows.take(rows),
         T=task.T[rows],
         w=task.w[rows],
         usable=task.usable[rows],
         folds=None,  # shuffled ones do to compare scales
     )
     candidates = [j for j in range(len(kinds)) if is_skewed(few.T[:, j], few.w)]
-    if not candidates or len(rows) < max(FEWEST_ROWS, FEWEST_PER_INPUT * task.X.shape[1]):
+    if not candidates or len(rows) < max(FEWEST_ROWS, FEWEST_PER_INPUT * task.rows.shape[1]):
         return kinds
     T = few.T[:, candidates]
     given, *others = (_trial(few, T, kind) for kind in TRANSFORMS)

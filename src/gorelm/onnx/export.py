@@ -196,6 +196,11 @@ def _(
 
 @_outputs.register
 def _(model: ConformalRegressor, graph: Graph, x: str | None) -> tuple[str, Regressor]:
+    if model.adaptive is not False:
+        raise TypeError(
+            "intervals with adaptive widths cannot be written as ONNX: set adaptive=False, or "
+            "export estimator_, which predicts without intervals"
+        )
     graph.half_width = model._half_widths()
     graph.metadata["confidence_level"] = f"{model.confidence_level:g}"
     return _outputs(model.estimator_, graph, x)

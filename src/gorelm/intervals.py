@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.dummy import DummyRegressor
-from sklearn.utils import Tags, check_array, check_random_state, get_tags, indexable
+from sklearn.utils import (
+    Tags,
+    check_array,
+    check_consistent_length,
+    check_random_state,
+    get_tags,
+    indexable,
+)
 from sklearn.utils.validation import check_is_fitted
 
 from gorelm._compat import (
@@ -30,7 +37,7 @@ from gorelm._extras import needs
 from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor, TableRegressor
-from gorelm.estimators._base import all_or_nothing, parameters, seeded
+from gorelm.estimators._base import all_or_nothing, parameters, seeded, takes_groups, with_groups
 from gorelm.estimators._prepare import validate_targets
 from gorelm.estimators._robust.judge import log_sizes
 
@@ -197,7 +204,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self, X: object, y: object, **fit_params: object) -> Self:
+    def fit(self, X: object, y: object, groups: object = None, **fit_params: object) -> Self:
         """Fit the estimator on part of the rows, and calibrate on the others.
 
         Parameters
@@ -206,6 +213,11 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             Inputs, as the estimator takes them.
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Targets.
+        groups : array of shape (n_samples,), optional
+            Label of the group of every row, such as the patient or the machine that it comes from.
+            Whole groups are held out, and the intervals are for rows of new groups (approximately:
+            rows of a group are alike, so that there are fewer independent ones than rows). An
+            estimator that takes groups gets those of its rows.
         **fit_params
             For the estimator's ``fit``; what has an entry per row is cut to the rows fitted. A
             ``sample_weight`` counts in the fit only, except that a row of weight 0 is not there.
@@ -218,19 +230,22 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         with all_or_nothing(self):
             validate_params(self)
             _split_conformal()  # missing? before a long fit, not after it
-            self._fit(X, y, fit_params)
+            self._fit(X, y, groups, fit_params)
         return self
 
-    def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
+    def _fit(self, X: object, y: object, groups: object, fit_params: dict[str, object]) -> None:
         T, w = validate_targets(self, X, y, fit_params.get("sample_weight"))
         X, T = indexable(X, T)
+        check_consistent_length(T, groups)
         rng = check_random_state(self.random_state)
-        fitted, held_out = self._split(np.flatnonzero(w > 0), rng)
+        fitted, held_out = self._split(np.flatnonzero(w > 0), groups, rng)
         self._norm = NORMS[self.joint] if self.joint and T.shape[1] > 1 else None
         if self.calibration == "prefit":
             self.estimator_ = self._prefit(fit_params)
         else:
             model = self._unfitted(rng)
+            if takes_groups(model):
+                fit_params = with_groups(fit_params, groups)
             fit_params = check_method_params(X, fit_params, indices=fitted)
             targets = T[fitted, 0] if self._one_target else T[fitted]
             self.estimator_ = model.fit(safe_indexing(X, fitted), targets, **fit_params)
@@ -286,7 +301,9 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         logs = np.log(sizes)
         return logs if self._norm is None else logs.mean(axis=1, keepdims=True)
 
-    def _split(self, rows: Indices, rng: np.random.RandomState) -> tuple[Indices, Indices]:
+    def _split(
+        self, rows: Indices, groups: object, rng: np.random.RandomState
+    ) -> tuple[Indices, Indices]:
         """Return the rows to fit, in their order, and the rows to calibrate on, in random order."""
         shuffled = rng.permutation(rows)
         if self.calibration == "prefit":
@@ -298,7 +315,25 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
                 f"calibration={share!r} would hold out {size} of {len(rows)} sample(s) (of "
                 "positive weight) and leave none to fit"
             )
+        if groups is not None:
+            return self._split_groups(rows, np.asarray(groups)[rows], int(size), rng)
         return np.sort(shuffled[size:]), shuffled[:size]
+
+    def _split_groups(
+        self, rows: Indices, groups: Array, size: int, rng: np.random.RandomState
+    ) -> tuple[Indices, Indices]:
+        """Hold out whole groups, in random order, until there are `size` rows or more."""
+        labels, members = np.unique(groups, return_inverse=True)
+        order = rng.permutation(len(labels))
+        counts = np.bincount(members)[order]
+        n_held_out = int(np.searchsorted(np.cumsum(counts), size)) + 1
+        if n_held_out >= len(labels):
+            raise ValueError(
+                f"calibration={self.calibration!r} would hold out {n_held_out} of {len(labels)} "
+                "group(s) and leave none to fit"
+            )
+        held_out = np.isin(members, order[:n_held_out])
+        return rows[~held_out], rng.permutation(rows[held_out])
 
     def _prefit(self, fit_params: dict[str, object]) -> BaseEstimator:
         if self.estimator is None:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from numbers import Integral, Real
 from typing import ClassVar, Self
 
@@ -415,6 +416,18 @@ def seeded(model: BaseEstimator, rng: np.random.RandomState) -> BaseEstimator:
         if name.split("__")[-1] == "random_state" and value is None
     }
     return model.set_params(**seeds)
+
+
+def with_groups(fit_params: dict[str, object], groups: object) -> dict[str, object]:
+    """Return the parameters of an inner fit, with groups if there are any."""
+    return fit_params if groups is None else {**fit_params, "groups": groups}
+
+
+def takes_groups(model: BaseEstimator) -> bool:
+    """Whether the fit of a model takes groups; one that passes them on says it by a method."""
+    if hasattr(model, "_takes_groups"):
+        return bool(model._takes_groups())
+    return "groups" in signature(model.fit).parameters
 
 
 def levels_to_caller() -> int:

@@ -31,10 +31,12 @@ from gorelm.estimators._robust.search import search
 from gorelm.estimators._robust.skewed import choose_transforms
 from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.estimators.batch import RELMRegressor
-from gorelm.selection import folds_of
+from gorelm.selection import Fold, folds_of
 from gorelm.stream import RowBlocks
 
 __all__ = ["RobustELMRegressor"]
+
+GROUP_FOLDS = 5  # of whole groups, where groups are given and folds are not
 
 
 @parameters
@@ -142,7 +144,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     progress: bool = False
     random_state: RandomState = None
 
-    def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
+    def fit(
+        self, X: object, y: object, sample_weight: object = None, groups: object = None
+    ) -> Self:
         """Screen, search, refine and fit.
 
         Parameters
@@ -154,6 +158,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             Targets.
         sample_weight : array of shape (n_samples,), optional
             Weight of every row.
+        groups : array of shape (n_samples,), optional
+            Label of the group of every row, such as the patient or the machine that it comes from.
+            Rows are then judged, and layers compared, by fits without all rows of the group: in
+            folds of whole groups (five, unless `cv` says otherwise).
 
         Returns
         -------
@@ -164,10 +172,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             validate_params(self)
             threads = n_threads(self.n_jobs)
             with one_blas_thread():
-                self._fit(given(self, X, y, sample_weight), threads)
+                self._fit(given(self, X, y, sample_weight), groups, threads)
         return self
 
-    def _fit(self, table: Given, threads: int) -> None:
+    def _fit(self, table: Given, groups: object, threads: int) -> None:
         usable = table.usable
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         chosen = {"n_members": self.n_members, "search_rows": self.search_rows}
@@ -179,7 +187,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             table.T,
             table.w,
             usable,
-            None if self.cv is None else folds_of(self.cv, table.inputs, table.T, seed),
+            self._folds(table, groups, seed),
             seed,
             effort,
             None if isinstance(self.n_hidden, str) else self.n_hidden,
@@ -217,6 +225,15 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.timings_ = clock.laps
         self._input_scaling, self._target_scaling = table.scaling, refined.scaling
         self.target_transforms_, self._target_transforms = transforms.kinds, transforms
+
+    def _folds(self, table: Given, groups: object, seed: int) -> list[Fold] | None:
+        """Return the folds to judge by; None: every row is left out by itself."""
+        cv = self.cv
+        if cv is None and groups is not None:
+            cv = min(GROUP_FOLDS, len(np.unique(np.asarray(groups))))
+            if cv < 2:
+                raise ValueError("groups has one label only: no row can be judged by other groups")
+        return None if cv is None else folds_of(cv, table.inputs, table.T, seed, groups)
 
     def _transforms_of(self, task: RobustTask) -> list[str]:
         if self.target_transform == "auto":

@@ -19,7 +19,7 @@ from gorelm._compat import (
     validate_params,
 )
 from gorelm._typing import Array, Constraints, Mask, RandomState
-from gorelm.estimators._base import all_or_nothing, parameters, seeded
+from gorelm.estimators._base import all_or_nothing, parameters, seeded, takes_groups, with_groups
 from gorelm.estimators._prepare import usable_rows, validate_targets
 from gorelm.estimators.table import TableRegressor
 
@@ -97,7 +97,7 @@ cell_scores_, cell_thresholds_, cell_mask_, notes_, timings_
     missing_targets: str = "error"
     random_state: RandomState = None
 
-    def fit(self, X: object, y: object, **fit_params: object) -> Self:
+    def fit(self, X: object, y: object, groups: object = None, **fit_params: object) -> Self:
         """Screen the rows and fit the estimator to those that are left.
 
         Parameters
@@ -106,6 +106,9 @@ cell_scores_, cell_thresholds_, cell_mask_, notes_, timings_
             Inputs, as the screen and the estimator take them.
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Targets.
+        groups : array of shape (n_samples,), optional
+            Label of the group of every row: the screen judges rows by fits without their group. An
+            estimator that takes groups gets them, too.
         **fit_params
             For the estimator's ``fit``; what has an entry per row is cut to the rows fitted. A
             ``sample_weight`` is for the screen, too.
@@ -117,10 +120,10 @@ cell_scores_, cell_thresholds_, cell_mask_, notes_, timings_
         """
         with all_or_nothing(self):
             validate_params(self)
-            self._fit(X, y, fit_params)
+            self._fit(X, y, groups, fit_params)
         return self
 
-    def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
+    def _fit(self, X: object, y: object, groups: object, fit_params: dict[str, object]) -> None:
         validate_data(self, X, skip_check_array=True)
         weight = fit_params.get("sample_weight")
         T, w = validate_targets(self, X, y, weight)
@@ -131,7 +134,9 @@ cell_scores_, cell_thresholds_, cell_mask_, notes_, timings_
         model = seeded(clone(self.estimator), rng)
         targets = T[:, 0] if self._one_target else T
         weights = {} if weight is None else {"sample_weight": weight}
-        self.screen_ = screen.fit(X, targets, **weights)
+        self.screen_ = screen.fit(X, targets, **with_groups(weights, groups))
+        if takes_groups(model):
+            fit_params = with_groups(fit_params, groups)
         good = ~np.isnan(T) & usable[:, None] & ~self._wrong_cells()
         self._require_rows(good)
         self.fitted_mask_ = good

@@ -21,7 +21,13 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 
 from gorelm._compat import HasMethods, Interval, in_cross_validation, validate_params
 from gorelm._typing import Array, Constraints, RandomState
-from gorelm.estimators._base import all_or_nothing, levels_to_caller, parameters
+from gorelm.estimators._base import (
+    all_or_nothing,
+    levels_to_caller,
+    parameters,
+    takes_groups,
+    with_groups,
+)
 from gorelm.estimators._encoding import (
     Cells,
     RawColumn,
@@ -125,7 +131,7 @@ target_transforms_, timings_
 
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self, X: object, y: object, **fit_params: object) -> Self:
+    def fit(self, X: object, y: object, groups: object = None, **fit_params: object) -> Self:
         """Encode the table and fit the estimator.
 
         Parameters
@@ -134,6 +140,9 @@ target_transforms_, timings_
             Columns of numbers, truth values, words; values may be missing.
         y : frame or array of shape (n_samples,) or (n_samples, n_targets)
             Targets, with missing values if the estimator takes them.
+        groups : array of shape (n_samples,), optional
+            Label of the group of every row, for an estimator that takes them (those of gorelm with
+            a `cv` do): rows are then judged by fits without their group.
         **fit_params : dict
             Passed on to the estimator's `fit`, such as `sample_weight`.
 
@@ -144,7 +153,7 @@ target_transforms_, timings_
         """
         with all_or_nothing(self):
             validate_params(self)
-            self._fit(X, y, fit_params)
+            self._fit(X, y, with_groups(fit_params, groups))
         return self
 
     def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
@@ -201,6 +210,9 @@ target_transforms_, timings_
                     f"Fitted and judged on the scale of {scale}: {in_words(names)}. Predictions "
                     "are in the given units (target_transform=None fits the values as given)."
                 )
+
+    def _takes_groups(self) -> bool:
+        return self.estimator is None or takes_groups(self.estimator)
 
     def _targets(self, y: object) -> Array:
         """Return y as numbers, NaN where unknown; remembers their names."""

@@ -56,10 +56,12 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_hidden : int or "auto", default="auto"
         Hidden nodes of every network. "auto": 1000; with more than `search_rows` rows, more by the
         fifth root of the rows beyond 2000 and by the square root of inputs times targets beyond
-        40, up to 3000 ("fast": 300, up to 1000; "high": 2000, up to 6000).
+        40, up to 3000 ("fast": 300, up to 1000; "high": 2000, up to 6000), and 1.3 times as many
+        are shared among all networks.
     n_members : int, default=None
-        Most networks to average (one fewer above `search_rows` rows); those with more than 1.25
-        times the squared error of the best are left out. By default 4 ("fast": 2; "high": 6).
+        Most networks to average; those with more than 1.25 times the squared error of the best are
+        left out. By default 4 ("fast": 2; "high": 6). With more than `search_rows` rows they are
+        fitted jointly, as one regression on the nodes of all.
     cv : int, splitter or iterable of splits, default=None
         Folds by which layers are compared and rows judged. By default every row is left out by
         itself, or, with more than `search_rows` rows, with a quarter of the others.
@@ -216,7 +218,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         judged = refined.judged
         expected = transforms.undo(judged.expected)
         self.contaminated_ = found.screened.contaminated
-        self.cv_results_ = _results(found.trials)
+        self.cv_results_ = _results(found.trials, task.rows.shape[1])
         self.out_of_fold_ = expected[:, 0] if self._one_target else expected
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
@@ -281,14 +283,14 @@ class Clock:
         self.laps[step], self._last = now - self._last, now
 
 
-def _results(trials: Sequence[Trial]) -> dict[str, Array]:
+def _results(trials: Sequence[Trial], n_features: int) -> dict[str, Array]:
     """Return settings and scores as columns, best first."""
     trials = sorted(trials, key=lambda trial: trial.score)
     return {
         "activation": np.array([one.layer.activation for one in trials]),
         "spread": np.array([one.layer.spread for one in trials]),
         "direct_link": np.array([one.layer.direct_link for one in trials]),
-        "n_inputs": np.array([one.hidden.A.shape[1] for one in trials]),
+        "n_inputs": np.array([min(one.layer.n_inputs or n_features, n_features) for one in trials]),
         "guided": np.array([one.guide is not None for one in trials]),
         "penalty": PATH[[one.lam for one in trials]],
         "mean_test_score": np.array([-one.score for one in trials]),

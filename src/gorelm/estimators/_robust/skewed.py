@@ -30,8 +30,8 @@ from gorelm.estimators._robust.task import RobustTask
 
 SKEWED = 0.2
 TRIPLED = np.log(3.0)
-BY_CHANCE = 5.0  # over the root of the number of rows: growth that few rows may show by chance
-FEWEST_ROWS, MOST_ROWS = 200, 1500  # to decide by
+FEWEST_ROWS, MOST_ROWS = 200, 1000  # to decide by
+DRAWS = 3  # of the hidden layer; medians over them decide
 FEWEST_PER_INPUT = 3  # rows; with fewer, simple fits say little about good ones
 GROUPS = 6
 MUCH_WORSE = 1.1  # times the error in the given units, by chance or for the median
@@ -56,8 +56,7 @@ def choose_transforms(task: RobustTask) -> list[str]:
     if not candidates or len(rows) < max(FEWEST_ROWS, FEWEST_PER_INPUT * task.rows.shape[1]):
         return kinds
     T = few.T[:, candidates]
-    given, *others = (_trial(few, T, kind) for kind in TRANSFORMS)
-    least = TRIPLED + BY_CHANCE / np.sqrt(len(rows))
+    given, *others = (_median_trial(few, T, kind) for kind in TRANSFORMS)
     for k, j in enumerate(candidates):
         few_zeros = np.mean(task.T[task.usable, j] == 0) <= FEW_ZEROS
         better = [
@@ -68,7 +67,7 @@ def choose_transforms(task: RobustTask) -> list[str]:
             and other.root_mean_square[k] <= MUCH_WORSE * given.root_mean_square[k]
             and (few_zeros or other.kind != "log")
         ]
-        if better and given.growth[k] > least:
+        if better and given.growth[k] > TRIPLED:
             kinds[j] = min(better, key=lambda one: abs(one.growth[k])).kind
     return kinds
 
@@ -91,6 +90,16 @@ def is_skewed(column: Array, w: Array) -> bool:
         return False
     low, middle, high = weighted_quantiles(column, [0.1, 0.5, 0.9], w)
     return bool((high - middle) - (middle - low) >= SKEWED * (high - low))
+
+
+def _median_trial(task: RobustTask, T: Array, kind: str) -> Scale:
+    draws = [_trial(replace(task, seed=task.seed + k), T, kind) for k in range(DRAWS)]
+    return Scale(
+        kind,
+        np.median([draw.growth for draw in draws], axis=0),
+        np.median([draw.mean_error for draw in draws], axis=0),
+        np.median([draw.root_mean_square for draw in draws], axis=0),
+    )
 
 
 def _trial(task: RobustTask, T: Array, kind: str) -> Scale:

@@ -24,11 +24,13 @@ LAYERS = [
     {"gorelm.experiments"},
     {"gorelm.onnx"},
     {"gorelm.io"},
-    {"gorelm.intervals", "gorelm.diagnostics"},
+    {"gorelm.intervals", "gorelm.diagnostics", "gorelm.cleaning"},
     {"gorelm.estimators"},
     {"gorelm.path", "gorelm.selection"},
     {"gorelm.backends"},
-    {"gorelm.estimators._prepare"},  # the one preparation, for every owner of rows
+    {"gorelm.findings"},
+    # the one preparation, for every owner of rows; what the columns of raw tables hold
+    {"gorelm.estimators._prepare", "gorelm.estimators._encoding"},
     {"gorelm.stream", "gorelm.datasets", "gorelm.metrics", "gorelm.diagnostics.outlier_scores"},
     {"gorelm._solver"},
     {"gorelm._features"},

@@ -162,6 +162,11 @@ def test_what_the_screen_found_is_passed_on(dirty):
         np.testing.assert_array_equal(getattr(model, name), getattr(alone, name))
     assert model.contaminated_
     assert not hasattr(model, "notes_")
+    found = model.findings(dirty.X, dirty.T)
+    assert found["gorelm.flagged"].to_numpy().sum() >= model.outlier_mask_.sum()
+    np.testing.assert_array_equal(
+        model.score_rows(dirty.X, dirty.T), alone.score_rows(dirty.X, dirty.T)
+    )
     with pytest.raises(NotFittedError):
         ScreenedRegressor(Ridge()).predict(dirty.X)
 

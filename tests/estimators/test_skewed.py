@@ -139,3 +139,20 @@ def test_files_and_graphs(tmp_path):
         session = runtime.InferenceSession(graph, providers=["CPUExecutionProvider"])
         far = np.vstack([X, 50 * X])
         np.testing.assert_allclose(session.run(["y"], {"X": far})[0], model.predict(far), rtol=1e-9)
+
+
+def test_findings_and_new_rows_are_on_the_scale_of_the_fit(table):
+    pytest.importorskip("pandas")
+    X, y, wrong, model = table
+    found = model.findings(X, y)
+    assert found["gorelm.flagged"].sum() == model.outlier_mask_.sum()
+    worst = found["gorelm.row"].to_numpy()[: wrong.sum()]
+    assert wrong[worst].all()
+    np.testing.assert_allclose(found["gorelm.expected.y"], model.out_of_fold_[found["gorelm.row"]])
+    off = np.log(y) - np.log(model.out_of_fold_)
+    np.testing.assert_allclose(
+        found["gorelm.spreads.y"], (off / model.target_spreads_)[found["gorelm.row"]]
+    )
+    new, _, _ = prices(100, 0, seed=5)
+    scores = model.score_rows(new, model.predict(new) / 10)
+    assert (scores > model.outlier_threshold_).all()

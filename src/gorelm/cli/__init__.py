@@ -1,6 +1,7 @@
 """The command line: thin commands over the library. Heavy imports wait until a command runs."""
 
 from gorelm.cli.app import main
+from gorelm.cli.cleaning import clean
 from gorelm.cli.datasets import contaminate, datasets
 from gorelm.cli.experiments import experiment, report
 from gorelm.cli.models import export, inspect, predict
@@ -12,6 +13,7 @@ __all__ = ["main"]
 for command in (
     fit,
     outliers,
+    clean,
     predict,
     inspect,
     export,

@@ -16,6 +16,7 @@ Functions that name "array or tensor" use only what NumPy arrays share with PyTo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -74,6 +75,16 @@ def patterns(observed: Mask | None, n_targets: int) -> Iterator[tuple[Mask | sli
     rows_of, which = np.unique(observed, axis=1, return_inverse=True)
     for k, rows in enumerate(rows_of.T):  # in lexical order, all True last
         yield slice(None) if rows.all() else rows, np.flatnonzero(which.ravel() == k)
+
+
+def fingerprint(table: Array) -> str:
+    """Return a text that tells numbers from any others; empty for those that stand for none."""
+    if 0 in table.strides and table.size > 1:  # rows that are elsewhere
+        return ""
+    table = np.where(np.isnan(table), np.nan, table)  # one NaN of many
+    digest = hashlib.blake2b(str(table.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(table, dtype=np.float64).data)
+    return digest.hexdigest()
 
 
 # -- rows as the solvers take them ---------------------------------------------------------------

@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
@@ -22,9 +22,10 @@ from gorelm._solver.threads import n_threads, one_blas_thread
 from gorelm._typing import Array, Constraints, RandomState
 from gorelm.backends.inputs import within_reach
 from gorelm.estimators._base import all_or_nothing, parameters
-from gorelm.estimators._prepare import require_same_inputs
+from gorelm.estimators._prepare import fingerprint, require_same_inputs
 from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
+from gorelm.estimators._robust.new_rows import row_scores, spread_of
 from gorelm.estimators._robust.owners import Given, given
 from gorelm.estimators._robust.screen import screen
 from gorelm.estimators._robust.search import search
@@ -33,6 +34,9 @@ from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import Fold, folds_of
 from gorelm.stream import RowBlocks
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["RobustELMRegressor"]
 
@@ -103,6 +107,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         off, and by how much.
     target_transforms_ : list of {"none", "sqrt", "log"}
         The scale on which each target was fitted. `outlier_scores_` are on it, too.
+    target_spreads_ : ndarray of shape (n_targets,)
+        Robust spread of each target (interquartile range / 1.349), the unit of the scores' errors,
+        on the scale on which it was fitted.
     cv_results_ : dict of arrays
         Settings and score (larger is better) in the search of every layer at its best penalty.
     timings_ : dict of str to float
@@ -223,6 +230,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
         self.outlier_mask_ = judged.flagged
+        self.target_spreads_ = spread_of(task, found.screened)
+        self._judging = found.screened.judging
+        self._fitted_to = fingerprint(table.inputs), fingerprint(table.T)
         self.members_ = members
         self.timings_ = clock.laps
         self._input_scaling, self._target_scaling = table.scaling, refined.scaling
@@ -268,6 +278,81 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if hasattr(self, "_target_transforms"):  # models in files of version 0.1 have none
             y = self._target_transforms.undo(y)
         return np.asarray(y[:, 0] if self._one_target else y)
+
+    def score_rows(self, X: object, y: object) -> Array:
+        r"""Return outlier scores of new rows, on the scale of `outlier_scores_`.
+
+        .. math:: \exp\Bigl(\frac1m \sum_j \log(1 + |\hat y_j - y_j| / s_j)\Bigr) - 1
+
+        over the known targets of the row, on the scale of `target_transforms_`, with the spreads
+        :math:`s` of the training targets
+        (`target_spreads_`). As for the training rows, a score above `outlier_threshold_` says that
+        the row is wrong. The rows must be new: the model is fitted to the training rows, and would
+        find little wrong with them.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Inputs.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets; NaN where unknown.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+            NaN where no target is known.
+        """
+        check_is_fitted(self)
+        expected = self.predict(X).reshape(-1, len(self.target_spreads_))
+        T = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite=False)
+        T = T.reshape(len(T), -1)
+        if T.shape != expected.shape:
+            raise ValueError(f"y has shape {T.shape}; {expected.shape} was expected")
+        return row_scores(
+            self._on_scale(expected), self._on_scale(T), self.target_spreads_, self._judging
+        )
+
+    def _on_scale(self, T: Array) -> Array:
+        """Return targets, or predictions of them, on the scale on which they are judged."""
+        if not hasattr(self, "_target_transforms"):
+            return T
+        return self._target_transforms.apply(T)
+
+    def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
+        """Return all rows, the most suspicious first: what is off, by how much, what was expected.
+
+        See :func:`gorelm.findings.findings`, which says what the columns hold.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Inputs: those of the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets: those of the fit.
+        new : bool, default=False
+            X and y are new rows, to be judged by the model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One line a row, with its index and inputs.
+
+        Raises
+        ------
+        ValueError
+            If X and y are not the table that the model was fitted to and `new` is false.
+        """
+        from gorelm.findings import findings
+
+        check_is_fitted(self)
+        return findings(self, X, y, new=new)
+
+    def _was_fitted_to(self, X: object, y: object) -> bool:
+        inputs: Array = validate_data(self, X, dtype=np.float64, reset=False)
+        T = np.asarray(y, dtype=np.float64)
+        now = fingerprint(inputs), fingerprint(T.reshape(len(T), -1))
+        # Nothing is known of inputs that were read in blocks, nor by files of earlier versions.
+        return all(a in (b, "") for a, b in zip(getattr(self, "_fitted_to", now), now, strict=True))
 
 
 @dataclass

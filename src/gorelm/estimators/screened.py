@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from operator import attrgetter
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, clone
@@ -22,6 +22,9 @@ from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.estimators._base import all_or_nothing, parameters, seeded, takes_groups, with_groups
 from gorelm.estimators._prepare import usable_rows, validate_targets
 from gorelm.estimators.table import TableRegressor
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["ScreenedRegressor"]
 
@@ -198,6 +201,48 @@ cell_scores_, cell_thresholds_, cell_mask_, notes_, timings_
         predicted = [np.asarray(model.predict(X)) for model in self.estimators_]
         y = np.column_stack(predicted)
         return y[:, 0] if self._one_target else y
+
+    def score_rows(self, X: object, y: object) -> Array:
+        """Return outlier scores of new rows by the screen, on the scale of `outlier_scores_`.
+
+        See :meth:`gorelm.RobustELMRegressor.score_rows`.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features)
+            Inputs.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+        """
+        check_is_fitted(self)
+        return np.asarray(self.screen_.score_rows(X, y))
+
+    def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
+        """Return all rows as the screen judges them, the most suspicious first.
+
+        See :func:`gorelm.findings.findings`, which says what the columns hold. What is expected is
+        what the screen predicts, not the estimator.
+
+        Parameters
+        ----------
+        X : array or frame of shape (n_samples, n_features)
+            Inputs: those of the fit.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets: those of the fit.
+        new : bool, default=False
+            X and y are new rows, to be judged by the screen.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One line a row, with its index and inputs.
+        """
+        check_is_fitted(self)
+        return self.screen_.findings(X, y, new=new)
 
     # What the screen has, as far as it has it.
     outlier_scores_ = property(attrgetter("screen_.outlier_scores_"))

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import field
 from numbers import Integral
 from operator import attrgetter
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, clone
@@ -35,9 +35,13 @@ from gorelm.estimators._encoding import (
     columns_of,
     distinct,
     in_words,
+    is_counter,
     target_columns,
 )
 from gorelm.estimators.robust import RobustELMRegressor
+
+if TYPE_CHECKING:
+    import pandas
 
 _FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
 _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its weight
@@ -47,11 +51,11 @@ _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its wei
 class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Robust multi-target regression on a raw table: encodes, fills in, then fits.
 
-    Columns of words (text, categoricals) become one input for each word; truth values become 0
-    and 1. Missing numbers are filled in with the median of their column, and where at least five
-    are missing, a further input marks them. Columns without information (empty, the same in every
-    row, another word in nearly every row) and dates are left out. `notes_` says in plain sentences
-    what was done.
+    Columns of categories (text, categoricals) become one input for each category; truth values
+    become 0 and 1. Missing numbers are filled in with the median of their column, and where at
+    least five are missing, a further input marks them. Columns without information (empty, the same
+    in every row, another text in nearly every row) and dates are left out. `notes_` says in plain
+    sentences what was done.
 
     Parameters
     ----------
@@ -65,19 +69,19 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Scale on which that :class:`RobustELMRegressor` fits the targets; by default it chooses, and
         `notes_` name the targets that are fitted on another scale than the given one.
     max_categories : int, default=20
-        Most inputs that a column of words may become: of more words the most frequent are told
-        apart, and the others count as one.
+        Most inputs that a column of categories may become: of more categories the most frequent
+        are told apart, and the others count as one.
     random_state : int, RandomState instance or None, default=None
         Seed, for the estimator if it has a `random_state` of None.
 
     Attributes
     ----------
     encoder_ : ColumnTransformer
-        From cells (numbers and words) to inputs: medians, missing indicators, one input for a word.
+        From cells (numbers and categories) to inputs: medians, missing indicators, one-hot codes.
     regressor_ : estimator
         The fitted estimator.
     kinds_ : list of {"number", "words", "ignored"}
-        What every column was taken for.
+        What every column was taken for ("words": categories).
     target_names_ : list of str
         Names of the targets; y0, y1, ... where y had none.
     notes_ : list of str
@@ -85,6 +89,8 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, \
 target_transforms_, timings_
         Those of `regressor_`, where it has them.
+    target_spreads_ : ndarray of shape (n_targets,)
+        That of `regressor_`, where it has it.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
@@ -93,10 +99,10 @@ target_transforms_, timings_
     Notes
     -----
     In a column of text, cells that are not numbers count as missing where at least four fifths of
-    the known cells are numbers; otherwise all cells are words. Infinite numbers count as missing
-    in X and y. New rows are encoded as the training rows were: a word that these did not have
-    counts as one of the rare words, or, if there are none, as none of the words; `predict` warns
-    of it.
+    the known cells are numbers; otherwise all cells are categories. Infinite numbers count as
+    missing in X and y. New rows are encoded as the training rows were: an unseen category counts as
+    one of the rare categories, or, if there are none, as none of the known ones; `predict` warns of
+    it.
 
     Examples
     --------
@@ -137,7 +143,7 @@ target_transforms_, timings_
         Parameters
         ----------
         X : frame or array of shape (n_samples, n_features)
-            Columns of numbers, truth values, words; values may be missing.
+            Columns of numbers, truth values, categories; values may be missing.
         y : frame or array of shape (n_samples,) or (n_samples, n_targets)
             Targets, with missing values if the estimator takes them.
         groups : array of shape (n_samples,), optional
@@ -165,6 +171,7 @@ target_transforms_, timings_
 
         self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
         self._ignore(columns)
+        self._note_counters(columns)
         cells, invalid = self._cells(columns)
         self._note_invalid(invalid)
         self.encoder_ = self._new_encoder(cells)
@@ -211,6 +218,9 @@ target_transforms_, timings_
                     "are in the given units (target_transform=None fits the values as given)."
                 )
 
+    def _on_scale(self, T: Array) -> Array:
+        return np.asarray(getattr(self.regressor_, "_on_scale", np.asarray)(T))
+
     def _takes_groups(self) -> bool:
         return self.estimator is None or takes_groups(self.estimator)
 
@@ -226,8 +236,9 @@ target_transforms_, timings_
         for name, column in zip(self.target_names_, columns, strict=True):
             if column.kind not in ("number", "empty"):
                 example = in_words([str(next(c for c in column.cells if c is not None))])
+                held = "text" if column.kind == "words" else column.kind
                 raise ValueError(
-                    f"target {name!r} is not numeric: it holds {column.kind}, such as {example}"
+                    f"target {name!r} is not numeric: it holds {held}, such as {example}"
                 )
             numbers, invalid[f"target {name!r}"] = column.numbers()
             values.append(numbers)
@@ -273,13 +284,24 @@ target_transforms_, timings_
                 f"{len(columns[0].cells)}). {' '.join(self.notes_)}"
             )
 
+    def _note_counters(self, columns: list[RawColumn]) -> None:
+        for j, column in enumerate(columns):
+            if is_counter(column):
+                first = int(column.numbers()[0][0])
+                last = first + len(column.cells) - 1
+                self.notes_.append(
+                    f"Input {self._name(j)!r} counts the rows, from {first} to {last:,}: if it is "
+                    "an id and says nothing about the targets, leave it out (option --id of the "
+                    "commands)."
+                )
+
     def _reason_to_ignore(self, column: RawColumn) -> str | None:
         if column.kind == "empty":
             return "empty"
         if column.kind == "dates":
             return "dates; turn them into numbers to use them"
         if column.kind == "nested":
-            return "neither numbers nor words"
+            return "neither numbers nor categories"
         if column.kind == "number":
             numbers = column.numbers()[0]
             numbers = numbers[~np.isnan(numbers)]
@@ -289,7 +311,7 @@ target_transforms_, timings_
             known = words[~are_missing(words)]
             n_known, n_distinct = len(known), len(set(known))
             if n_distinct > max(_FEWEST_WORDS, n_known / 2):
-                return "a word of its own in more than half of the rows"
+                return "a text of its own in more than half of the rows"
         n_missing = len(column.cells) - n_known
         if n_distinct <= 1 and min(n_missing, n_known) < _FEWEST_MISSING:
             return "the same in every row" if n_known else "empty"
@@ -345,14 +367,12 @@ target_transforms_, timings_
 
     def _note_words(self, j: int, words: Cells) -> None:
         found = distinct(words)
-        n_missing = int(are_missing(words).sum())
-        n_words = len(found) + (n_missing > 0)
-        missing = f"; missing in {_rows(n_missing)}, which counts as a word" if n_missing else ""
-        if n_words <= self.max_categories:
-            note = f"{self._name(j)!r} holds {len(found)} words: {in_words(found, 6)}{missing}."
-        else:
+        name, n_missing = self._name(j), int(are_missing(words).sum())
+        missing = f"; {_rows(n_missing)} without one, which counts as one more" * bool(n_missing)
+        note = f"{name!r} has {_categories(len(found))}: {in_words(found, 6)}{missing}."
+        if len(found) + (n_missing > 0) > self.max_categories:
             note = (
-                f"{self._name(j)!r} holds {len(found)} words: the {self.max_categories - 1} most "
+                f"{name!r} has {len(found)} categories: the {self.max_categories - 1} most "
                 f"frequent ones are told apart, the others count as one{missing}."
             )
         self.notes_.append(f"Encoded: {note}")
@@ -379,24 +399,87 @@ target_transforms_, timings_
         Warns
         -----
         UserWarning
-            If there are words that the training rows did not have (not in scikit-learn's
-            cross-validation, where every fold may lack some), or cells that should be numbers and
-            are not.
+            If there are unseen categories (not in scikit-learn's cross-validation, where every
+            fold may lack some), or cells that should be numbers and are not.
         """
         check_is_fitted(self)
-        columns = columns_of(X)
-        validate_data(self, X, skip_check_array=True, reset=False)
-        cells, invalid = self._cells(columns)
-        # Folds that lack a rare word are what a cross-validation is made of.
-        unseen = [] if in_cross_validation() else self._unseen_words(cells)
-        for note in [*_invalid_in_words(invalid), *unseen]:
+        cells, notes = self._encodable(X)
+        for note in notes:
             warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
         return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
 
-    def words(self) -> dict[str, list[str]]:
-        """Return the words of every column of words, by the column's name.
+    def _encodable(self, X: object) -> tuple[Cells, list[str]]:
+        """Return the cells of new rows, as the encoder takes them, and what there is to say."""
+        columns = columns_of(X)
+        validate_data(self, X, skip_check_array=True, reset=False)
+        cells, invalid = self._cells(columns)
+        # Folds that lack a rare category are what a cross-validation is made of.
+        unseen = [] if in_cross_validation() else self._unseen_words(cells)
+        return cells, [*_invalid_in_words(invalid), *unseen]
 
-        Rows without a word count as one more where the training rows had such.
+    def score_rows(self, X: object, y: object) -> Array:
+        """Return outlier scores of new rows, on the scale of `outlier_scores_`.
+
+        See :meth:`gorelm.RobustELMRegressor.score_rows`.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Columns as in the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets; missing values and cells that are no numbers are unknown.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+            NaN where no target is known. A score above `outlier_threshold_` says that the row is
+            wrong.
+        """
+        check_is_fitted(self)
+        inputs = self.encoder_.transform(self._encodable(X)[0])
+        return np.asarray(self.regressor_.score_rows(inputs, _target_numbers(y)))
+
+    def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
+        """Return all rows, the most suspicious first: what is off, by how much, what was expected.
+
+        See :func:`gorelm.findings.findings`, which says what the columns hold.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Inputs: those of the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets: those of the fit.
+        new : bool, default=False
+            X and y are new rows, to be judged by the model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One line a row, with its index and inputs.
+
+        Raises
+        ------
+        ValueError
+            If X and y are not the table that the model was fitted to and `new` is false; or if
+            `regressor_` does not judge rows.
+        """
+        from gorelm.findings import findings
+
+        check_is_fitted(self)
+        return findings(self, X, y, new=new)
+
+    def _was_fitted_to(self, X: object, y: object) -> bool:
+        known = getattr(self.regressor_, "_was_fitted_to", None)
+        if known is None:
+            return True
+        inputs = self.encoder_.transform(self._encodable(X)[0])
+        return bool(known(inputs, _target_numbers(y)))
+
+    def words(self) -> dict[str, list[str]]:
+        """Return the categories of every column of categories, by the column's name.
+
+        Missing values count as one more where the training rows had such.
         """
         check_is_fitted(self)
         return {
@@ -423,11 +506,12 @@ target_transforms_, timings_
             if unseen.any():
                 shown = distinct(cells[unseen, j])
                 missing = ["missing"] * bool(are_missing(cells[unseen, j]).any())
+                n = len(shown) + len(missing)
                 most = self.encoder_.named_transformers_["words"].max_categories
                 notes.append(
-                    f"Column {self._name(j)!r}: {in_words(shown + missing, 4)}, in "
-                    f"{_rows(unseen.sum())}, not among the words of the training rows; counts as "
-                    f"{'a rare word' if len(known) > most else 'none of them'}."
+                    f"Column {self._name(j)!r}: unseen {'category' if n == 1 else 'categories'} "
+                    f"{in_words(shown + missing, 4)} in {_rows(unseen.sum())}; counts as "
+                    f"{'a rare category' if len(known) > most else 'none of the known ones'}."
                 )
         return notes
 
@@ -445,6 +529,7 @@ target_transforms_, timings_
     out_of_fold_ = property(attrgetter("regressor_.out_of_fold_"))
     contaminated_ = property(attrgetter("regressor_.contaminated_"))
     target_transforms_ = property(attrgetter("regressor_.target_transforms_"))
+    target_spreads_ = property(attrgetter("regressor_.target_spreads_"))
     timings_ = property(attrgetter("regressor_.timings_"))
 
     def __sklearn_tags__(self) -> Tags:
@@ -453,6 +538,13 @@ target_transforms_, timings_
         tags.input_tags.string = True
         tags.target_tags.single_output = True
         return tags
+
+
+def _target_numbers(y: object) -> Array:
+    """Return targets as numbers, NaN where unknown, in as many dimensions as they came in."""
+    _, columns, one_target = target_columns(y)
+    T = np.column_stack([column.numbers()[0] for column in columns])
+    return T[:, 0] if one_target else T
 
 
 def _invalid_in_words(invalid: dict[str, list[str]]) -> list[str]:
@@ -474,4 +566,8 @@ def _listed(entries: list[str], limit: int = 8) -> str:
 
 
 def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _categories(count: int) -> str:
+    return "1 category" if count == 1 else f"{count} categories"

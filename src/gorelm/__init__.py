@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RELMRegressorCV,
         RobustELMRegressor,
         RobustOSELMRegressor,
+        ScreenedRegressor,
         TableRegressor,
     )
     from gorelm.intervals import ConformalRegressor
@@ -49,6 +50,7 @@ __all__ = [
     "RELMRegressorCV",
     "RobustELMRegressor",
     "RobustOSELMRegressor",
+    "ScreenedRegressor",
     "TableRegressor",
 ]
 

@@ -18,7 +18,7 @@ from support.model_cases import ESTIMATORS, fitted
 from support.write_models import table
 
 KEPT = sorted(Path(__file__).with_name("data").glob("models-*.zip"))
-ADDED_SINCE = {"RobustOSELMRegressor"}
+ADDED_SINCE = {"RobustOSELMRegressor", "ScreenedRegressor"}
 OF_SKLEARN = ("pipeline", "search")  # their files are as old as the version of scikit-learn
 
 

@@ -22,6 +22,7 @@ from gorelm.estimators.growing import (
 from gorelm.estimators.online import OSELMRegressor
 from gorelm.estimators.online_robust import RobustOSELMRegressor
 from gorelm.estimators.robust import RobustELMRegressor
+from gorelm.estimators.screened import ScreenedRegressor
 from gorelm.estimators.table import TableRegressor
 
 __all__ = [
@@ -41,5 +42,6 @@ __all__ = [
     "RELMRegressorCV",
     "RobustELMRegressor",
     "RobustOSELMRegressor",
+    "ScreenedRegressor",
     "TableRegressor",
 ]

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from numbers import Integral, Real
 from typing import ClassVar, Self
 
@@ -412,6 +413,28 @@ def require_finite(found: Weights) -> None:
             "regularisation (larger lam, smaller C), scaling, a sample_weight of ordinary "
             "size, or float64 inputs"
         )
+
+
+def seeded(model: BaseEstimator, rng: np.random.RandomState) -> BaseEstimator:
+    """Give every `random_state` of a model, and of the models in it, that is None a seed."""
+    seeds = {
+        name: rng.randint(np.iinfo(np.int32).max)
+        for name, value in sorted(model.get_params().items())
+        if name.split("__")[-1] == "random_state" and value is None
+    }
+    return model.set_params(**seeds)
+
+
+def with_groups(fit_params: dict[str, object], groups: object) -> dict[str, object]:
+    """Return the parameters of an inner fit, with groups if there are any."""
+    return fit_params if groups is None else {**fit_params, "groups": groups}
+
+
+def takes_groups(model: BaseEstimator) -> bool:
+    """Whether the fit of a model takes groups; one that passes them on says it by a method."""
+    if hasattr(model, "_takes_groups"):
+        return bool(model._takes_groups())
+    return "groups" in signature(model.fit).parameters
 
 
 def levels_to_caller() -> int:

@@ -126,6 +126,7 @@ def fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
     from gorelm.estimators import RobustELMRegressor, TableRegressor
 
     robust = RobustELMRegressor(
+        target_transform="auto",
         effort=how["effort"],
         n_hidden=how["nodes"] or "auto",
         n_jobs=how["jobs"],

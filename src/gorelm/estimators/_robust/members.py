@@ -27,7 +27,7 @@ from gorelm.estimators._robust.layers import (
     pooled_guides,
     with_constant,
 )
-from gorelm.estimators._robust.search import FEW_CHANGES, Found, best_of, filling_of
+from gorelm.estimators._robust.search import Found, best_of, changed, filling_of
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import track
@@ -52,15 +52,17 @@ def refine(task: RobustTask, found: Found) -> Refined:
     """Give the best layers all their nodes and all rows, and judge all rows once more."""
     screened, every = found.screened, np.arange(len(task.T))
     filling, kept = filling_of(found.judged, screened), found.judged.kept
-    part, scaling = task.part(screened.T, filling, kept, every)
+    T = screened.known(found.judged.wrong)
+    part, scaling = task.part(T, filling, kept, every)
     if task.many:
         some = task.sample(task.effort.middle_rows)
-        trials = _grown_by_sums(task, found, task.part(screened.T, filling, kept, some)[0], part)
+        trials = _grown_by_sums(task, found, task.part(T, filling, kept, some)[0], part)
     else:
         trials = _grown(task, found, part)
     members, judged = _members(task, screened, scaling, trials)
-    if screened.contaminated and (judged.kept != kept).mean() > FEW_CHANGES:
-        part, scaling = task.part(screened.T, filling_of(judged, screened), judged.kept, every)
+    if screened.dirty and changed(judged, kept, found.judged.wrong):
+        T = screened.known(judged.wrong)
+        part, scaling = task.part(T, filling_of(judged, screened), judged.kept, every)
         trials = [_fitted_again(task, part, member) for member in members]
         members, judged = _members(task, screened, scaling, trials)
     return Refined(members, part, scaling, judged)
@@ -143,7 +145,7 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
     part, judged = refined.part, refined.judged
     kept, omega = judged.kept, np.sqrt(part.w)[:, None]
     target = part.filled
-    if screened.contaminated:
+    if screened.dirty:
         target = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
 
     def fitted(trial: Trial) -> RELMRegressor:

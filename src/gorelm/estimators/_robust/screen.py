@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from gorelm._features.scaling import Scaling, weighted_quantiles
+from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import RidgePath
-from gorelm._typing import Array, Indices
+from gorelm._typing import Array, Indices, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold
-from gorelm.estimators._prepare import row_scores
-from gorelm.estimators._robust.judge import (
-    FARTHEST_TARGET,
+from gorelm.estimators._robust.cells import (
     GROSS,
     OUTER_FENCE,
+    RARE,
     TWO_GROUPS,
-    Screened,
-    log_sizes,
+    has_spread,
+    judge_cells,
     split_sizes,
 )
-from gorelm.estimators._robust.layers import Layer, blocks, sketch_of, with_constant
+from gorelm.estimators._robust.judge import FARTHEST_TARGET, Screened, judge, log_sizes
+from gorelm.estimators._robust.layers import MANY_TARGETS, Layer, blocks, with_constant
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.selection import Fold
 
@@ -37,66 +38,90 @@ SCREEN_LAYERS = (
 
 
 def screen(task: RobustTask) -> Screened:
-    """Set rows aside whose targets no model explains, or move the targets of a few far rows."""
+    """Set rows and cells aside that no model explains, or move a few that are far off."""
     T, w, usable = task.T, task.w, task.usable
     scaling = Scaling.fit("robust", T[usable], w[usable])
-    # A target whose middle half is one value has no spread to judge an error by (the rows off
+    # A target whose middle half is one value has no spread to judge a row by (the rows off
     # that value would all be outliers), and two or three values are labels.
-    judging = np.array([_has_spread(column[usable]) for column in T.T])
-    expected = np.broadcast_to(scaling.centre, T.shape).copy()
-    if not judging.any():
-        return Screened(False, usable, judging, T, expected)
-    scaled = scaling.dense(T)[:, judging]
+    judging = np.array([has_spread(column[usable]) for column in T.T])
+    scaled = scaling.dense(T)
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
-    predicted = _bounded_predictions(task, near)
-    expected[:, judging] += np.nan_to_num(predicted) * scaling.scale[judging]
-    errors = predicted - scaled
+    predicted = _bounded_predictions(task, near, ~judging)
     tested = usable & task.tested
-    sizes = log_sizes(errors)
-    threshold, explained = split_sizes(sizes[tested], w[tested])
-    if explained >= TWO_GROUPS:
-        kept = usable & ~(tested & (sizes > threshold))
-        return Screened(True, kept, judging, T, expected)
-    norms = row_scores(np.nan_to_num(errors), errors)
-    # Where errors are tiny, many times their spread is still no reason to doubt a row.
-    far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
-    fence = outlier_threshold(norms[tested], w[tested], whisker=OUTER_FENCE)
-    excess = np.where(tested & (norms > far), 1.0 - fence / np.maximum(norms, 1e-100), 0.0)
-    T = T.copy()
-    T[:, judging] += excess[:, None] * np.nan_to_num(errors) * scaling.scale[judging]
-    return Screened(False, usable, judging, T, expected)
+    errors = np.where(tested[:, None], predicted - scaled, np.nan)
+    expected = scaling.undo(np.nan_to_num(predicted))
+    by = np.where(tested, w, 0.0)
+    cells = judge_cells(errors, by, predicted, special=~judging)
+    groups = cells.explained >= TWO_GROUPS
+    contaminated = bool(groups.all())
+    if judging.any() and T.shape[1] > 1:
+        sizes = log_sizes(errors[:, judging])
+        contaminated = split_sizes(sizes[tested], w[tested])[1] >= TWO_GROUPS
+    # Where errors are tiny, many times their size is still no reason to doubt a cell.
+    sizes = np.abs(errors)
+    far, fence = (_fences(sizes, by, judging, whisker) for whisker in (FAR_FENCE, OUTER_FENCE))
+    beyond = ~groups & (sizes > np.maximum(far, GROSS))
+    moved = expected - np.sign(errors) * fence * scaling.scale
+    screened = Screened(
+        contaminated,
+        groups,
+        usable,
+        np.zeros(T.shape, dtype=bool),
+        judging,
+        np.where(beyond, moved, T),
+        expected,
+    )
+    return judged_by_screen(task, screened)
 
 
-def _bounded_predictions(task: RobustTask, T: Array) -> Array:
+def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
+    """Return the screen with the rows and cells left out that its predictions tell."""
+    judged = judge(task, screened, screened.expected)
+    return replace(screened, kept=judged.kept, wrong=judged.wrong)
+
+
+def _fences(sizes: Array, w: Array, judging: Mask, whisker: float) -> Array:
+    """Return a fence for the errors of every target; none where nothing judges."""
+    fences = np.full(sizes.shape[1], np.inf)
+    for j in np.flatnonzero(judging):
+        by = (w > 0) & ~np.isnan(sizes[:, j])
+        if by.any():
+            fences[j] = outlier_threshold(sizes[by, j], w[by], whisker=whisker)
+    return fences
+
+
+def _bounded_predictions(task: RobustTask, T: Array, special: Mask) -> Array:
     """Return predictions of every row by a network with a bounded loss that did not see it."""
     nodes = min(SCREEN_NODES, task.n_hidden or SCREEN_NODES)
-    layer, lam = _screen_layer(task, T, nodes)
+    layer, lam = _screen_layer(task, T, nodes, special)
+    level = levels_of(special)
     rows = task.sample(SCREEN_ROWS)
     hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
     H = with_constant(hidden, task.X[rows])
     predicted: Array = np.empty(T.shape)
     if len(rows) < len(T):
-        coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam]))[:, 0]
+        coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam]), level)[:, 0]
         for block in blocks(np.arange(len(T))):
             predicted[block] = with_constant(hidden, task.X[block]) @ coef
-    predicted[rows] = bounded_by_folds(task, rows, H, T[rows], np.array([lam]))[:, 0]
+    predicted[rows] = bounded_by_folds(task, rows, H, T[rows], np.array([lam]), level)[:, 0]
     return predicted
 
 
-def _screen_layer(task: RobustTask, T: Array, nodes: int) -> tuple[Layer, float]:
+def _screen_layer(
+    task: RobustTask, T: Array, nodes: int, special: Mask
+) -> tuple[Layer, float]:
     """Return the layer and the penalty whose bounded fits predict some rows best."""
     rows = task.sample(max(task.effort.search_rows // 2, 2))
-    sketch = sketch_of(T.shape[1], task.seed)
-    T = T[rows] if sketch is None else np.nan_to_num(T[rows]) @ sketch
+    some = _some_targets(T[rows], special, task.seed)
+    T, level = T[rows][:, some], levels_of(special[some])
 
     def losses(layer: Layer) -> Array:
         hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
         H = with_constant(hidden, task.X[rows])
-        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH)
+        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level)
         scored = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
         errors = np.nan_to_num(predicted[scored] - T[scored][:, None])
-        norms = np.sqrt(np.einsum("npm,npm->np", errors, errors))
-        return np.asarray(task.w[rows][scored] @ norms)
+        return np.asarray(task.w[rows][scored] @ np.abs(errors).sum(axis=2))
 
     table = np.array(task.each(losses, SCREEN_LAYERS, "screening rows"))
     best, lam = np.unravel_index(np.argmin(table), table.shape)
@@ -122,7 +147,9 @@ def _screen_folds(task: RobustTask, rows: Indices) -> Sequence[Fold]:
     ]
 
 
-def bounded_by_folds(task: RobustTask, rows: Indices, H: Array, T: Array, lams: Array) -> Array:
+def bounded_by_folds(
+    task: RobustTask, rows: Indices, H: Array, T: Array, lams: Array, level: Array
+) -> Array:
     """Return predictions of some rows, (n, P, m), by bounded fits without their fold."""
     predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
     for fold in _screen_folds(task, rows):
@@ -131,37 +158,59 @@ def bounded_by_folds(task: RobustTask, rows: Indices, H: Array, T: Array, lams: 
             raise ValueError(
                 "a target is unknown in all training rows of a fold; use fewer folds or other ones"
             )
-        coefs = bounded_fit(H[train], T[train], task.w[rows[train]], lams)
+        coefs = bounded_fit(H[train], T[train], task.w[rows[train]], lams, level)
         outputs = H[fold.test] @ coefs.reshape(len(coefs), -1)
         predicted[fold.test] = outputs.reshape(-1, *coefs.shape[1:])
     return predicted
 
 
-def bounded_fit(H: Array, T: Array, w: Array, lams: Array) -> Array:
-    r"""Return output weights (L, P, m) on which every row has a bounded pull.
+def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> Array:
+    r"""Return output weights (L, P, m) on which every cell has a bounded pull.
 
-    Huber's loss of the norm of a row's error, by pseudo-observations: ridge regressions of
+    Huber's loss of the error of each cell, by pseudo-observations: ridge regressions of
 
-    .. math:: t_i^* = p_i + \min(1, \delta / \|t_i - p_i\|)\,(t_i - p_i)
+    .. math:: t_{ij}^* = p_{ij} + \min(1, \delta_j / |t_{ij} - p_{ij}|)\,(t_{ij} - p_{ij})
 
-    :math:`p_i` being the leave-one-out prediction of the last regression and :math:`\delta` the
-    median norm. All of them share one decomposition of H.
+    :math:`p_{ij}` being the leave-one-out prediction of the last regression and :math:`\delta_j`
+    a quantile of the target's errors. All of them share one decomposition of H.
     """
     omega, known = np.sqrt(w)[:, None], ~np.isnan(T)
     path = RidgePath(omega * H, lams)
     T = np.nan_to_num(T)
     predicted = path.left_out(omega * np.clip(T, -SCREEN_CLIP, SCREEN_CLIP)) / omega[:, None]
+    weights = np.where(known, w[:, None], 0.0)
     for _ in range(SCREEN_STEPS):
         errors = np.where(known[:, None], T[:, None] - predicted, 0.0)
-        sizes = np.sqrt(np.einsum("npm,npm->np", errors, errors))
-        delta = np.array([float(weighted_quantiles(column, 0.5, w)) for column in sizes.T])
-        shorter = np.minimum(1.0, delta / np.maximum(sizes, 1e-300))
-        pseudo = omega[:, None] * (predicted + shorter[:, :, None] * errors)
+        delta = quantiles_of_columns(np.abs(errors), weights, level)
+        pseudo = omega[:, None] * (predicted + np.clip(errors, -delta, delta))
         predicted = path.left_out(pseudo) / omega[:, None]
     return path.coefs(pseudo)
 
 
-def _has_spread(column: Array) -> bool:
-    known = column[~np.isnan(column)]
-    low, high = np.quantile(known, [0.25, 0.75])
-    return bool(high > low) and len(np.unique(known)) > 3
+def quantiles_of_columns(values: Array, w: Array, level: Array) -> Array:
+    """Return quantiles (P, m) of values (n, P, m) with weights (n, m), at the level of each m."""
+    order = np.argsort(values, axis=0, kind="stable")
+    weights = np.take_along_axis(np.broadcast_to(w[:, None], values.shape), order, axis=0)
+    reached = np.cumsum(weights, axis=0)
+    first = np.argmax(reached >= level * reached[-1] * (1.0 - 1e-12), axis=0)
+    return np.asarray(
+        np.take_along_axis(np.take_along_axis(values, order, axis=0), first[None], axis=0)[0]
+    )
+
+
+def levels_of(special: Mask) -> Array:
+    """Return the quantile of each target's errors beyond which the pull does not grow.
+
+    The median of a target that is mostly one value is no prediction.
+    """
+    return np.where(special, RARE, 0.5)
+
+
+def _some_targets(T: Array, special: Mask, seed: int) -> Indices:
+    """Return the targets by which layers are compared: all, or a random few of many."""
+    known = np.flatnonzero(~np.isnan(T).all(axis=0))
+    ordinary = known[~special[known]]
+    known = ordinary if len(ordinary) else known
+    if len(known) <= MANY_TARGETS:
+        return known
+    return np.sort(np.random.default_rng(seed).choice(known, MANY_TARGETS, replace=False))

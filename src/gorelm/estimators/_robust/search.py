@@ -9,15 +9,15 @@ import numpy as np
 
 from gorelm._features.guide import SubsetGuide
 from gorelm._features.scaling import Scaling
-from gorelm._typing import Array, Indices
+from gorelm._typing import Array, Indices, Mask
+from gorelm.estimators._robust.cells import TWO_GROUPS, split_sizes
 from gorelm.estimators._robust.judge import (
     FARTHEST_TARGET,
-    TWO_GROUPS,
     Judged,
     Screened,
     judge,
+    least_explained,
     log_sizes,
-    split_sizes,
 )
 from gorelm.estimators._robust.layers import (
     Layer,
@@ -27,7 +27,12 @@ from gorelm.estimators._robust.layers import (
     pooled_guides,
     with_constant,
 )
-from gorelm.estimators._robust.screen import SCREEN_PATH, bounded_by_folds
+from gorelm.estimators._robust.screen import (
+    SCREEN_PATH,
+    bounded_by_folds,
+    judged_by_screen,
+    levels_of,
+)
 from gorelm.estimators._robust.task import RobustTask
 
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
@@ -72,18 +77,27 @@ class Found:
     judged: Judged
 
 
-def search(task: RobustTask, screened: Screened) -> Found:
-    """Compare the layers on the rows that stay and judge all rows; again if many changed sides."""
+def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found:
+    """Compare the layers on what stays and judge all rows and cells; again if many changed sides.
+
+    Unless `sure`, the groups that the screen saw must be seen by better models, too.
+    """
     rows = task.sample(task.effort.search_rows)
-    part, scaling = task.part(screened.T, screened.expected, screened.kept, rows)
+    T = screened.known(screened.wrong)
+    part, scaling = task.part(T, screened.expected, screened.kept, rows)
     trials = compare_layers(task, part)
     judged = _judge_by(task, screened, scaling, trials, rows)
-    if screened.contaminated and not (judged.two_groups and confirmed(task, screened)):
-        # Better models explain the rows that the screen set aside. (Never the other way round: the
-        # errors of good models have long tails, and rows set aside for them seem wrong ever after.)
-        return search(task, replace(screened, contaminated=False, kept=task.usable))
-    if screened.contaminated and (judged.kept != screened.kept).mean() > FEW_CHANGES:
-        part, scaling = task.part(screened.T, filling_of(judged, screened), judged.kept, rows)
+    if screened.dirty and not sure:
+        contaminated, groups = _still_two(task, screened, judged)
+        if contaminated is not screened.contaminated or (groups != screened.groups).any():
+            # Better models explain what the screen set aside. (Never the other way round: the
+            # errors of good models have long tails, and rows set aside for them seem wrong ever
+            # after.)
+            fewer = replace(screened, contaminated=contaminated, groups=groups)
+            return search(task, judged_by_screen(task, fewer), sure=True)
+    if screened.dirty and changed(judged, screened.kept, screened.wrong):
+        T = screened.known(judged.wrong)
+        part, scaling = task.part(T, filling_of(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
         again = task.each(
             lambda t: compare(part, t.layer, t.hidden, t.guide), best, "searching again"
@@ -94,8 +108,26 @@ def search(task: RobustTask, screened: Screened) -> Found:
     return Found(screened, trials, part, judged)
 
 
-def confirmed(task: RobustTask, screened: Screened) -> bool:
-    """Whether bounded fits of better layers to all rows see two groups, too.
+def changed(judged: Judged, kept: Mask, wrong: Mask) -> bool:
+    """Whether many rows or cells changed sides, or many cells can be filled in better."""
+    sides = (judged.wrong ^ wrong) | (judged.kept ^ kept)[:, None]
+    filled = judged.wrong & judged.kept[:, None]
+    return bool(max(sides.mean(), filled.mean()) > FEW_CHANGES)
+
+
+def _still_two(task: RobustTask, screened: Screened, judged: Judged) -> tuple[bool, Mask]:
+    """Return whether the errors of rows, and of each target's cells, are still two groups."""
+    least = least_explained(task)
+    contaminated = screened.contaminated and judged.two_groups
+    groups = screened.groups & (judged.cells.explained >= least)
+    if contaminated or groups.any():
+        of_rows, of_cells = confirmed(task, screened)
+        contaminated, groups = contaminated and of_rows, groups & of_cells
+    return contaminated, groups
+
+
+def confirmed(task: RobustTask, screened: Screened) -> tuple[bool, Mask]:
+    """Whether bounded fits of better layers to all rows see two groups of rows, of cells, too.
 
     Rows of a region of the inputs that the screen's layers cannot follow form a group as well, and
     no model explains them once they are all set aside. Wrong rows do not explain each other.
@@ -103,25 +135,32 @@ def confirmed(task: RobustTask, screened: Screened) -> bool:
     rows = task.sample(task.effort.search_rows)
     part, _ = task.part(task.T, screened.expected, task.usable, rows)
     scaling = Scaling.fit("robust", task.T[task.usable], task.w[task.usable])
-    T = scaling.dense(task.T[rows])[:, screened.judging]
+    judging = screened.judging
+    T = scaling.dense(task.T[rows])[:, judging]
     T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
-    w = task.w[rows]
+    w, level = task.w[rows], levels_of(~judging[judging])
 
     def drawn(layer: Layer) -> Trial:
         hidden = layer.draw(task.few_nodes, task.seed, part.X, None, part.w)
         return compare(part, layer, hidden, None)
 
-    def explained(trial: Trial) -> float:
-        predicted = bounded_by_folds(
-            task, rows, with_constant(trial.hidden, part.X), T, SCREEN_PATH
-        )
+    def explained(trial: Trial) -> Array:
+        H = with_constant(trial.hidden, part.X)
+        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level)
         errors, tested = predicted - T[:, None], part.kept & ~np.isnan(predicted[:, 0, 0])
-        norms = np.linalg.norm(np.nan_to_num(errors[tested]), axis=2)
-        sizes = log_sizes(errors[:, int(np.argmin(w[tested] @ norms))])
-        return split_sizes(sizes[tested], w[tested])[1]
+        total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)
+        best = errors[:, int(np.argmin(total))]
+        columns = [log_sizes(best), *np.log1p(np.abs(best)).T]
+        known = [tested & ~np.isnan(column) for column in columns]
+        return np.array(
+            [split_sizes(c[by], w[by])[1] for c, by in zip(columns, known, strict=True)]
+        )
 
     trials = sorted(task.each(drawn, SEARCH_LAYERS, "confirming"), key=lambda trial: trial.score)
-    return bool(min(task.each(explained, trials[:3], "confirming")) >= TWO_GROUPS)
+    of_all, *of_each = np.min(task.each(explained, trials[:3], "confirming"), axis=0)
+    of_cells = np.zeros(len(judging), dtype=bool)
+    of_cells[judging] = np.array(of_each) >= TWO_GROUPS
+    return bool(of_all >= TWO_GROUPS), of_cells
 
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:

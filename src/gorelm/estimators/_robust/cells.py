@@ -1,0 +1,207 @@
+r"""Cells judged by out-of-sample errors: pure functions over arrays.
+
+The error :math:`e_{ij}` of row i and target j is compared with the error that is *usual* for its
+target at such a prediction,
+
+.. math:: s_{ij} = \frac{\operatorname{med}_i |e_{ij}|}{0.6745}\, g_j(p_{ij}),
+
+:math:`g_j` being a quadratic regression of log |error| on the prediction where that explains a
+clear share of the errors' sizes (else 1). Of :math:`z_{ij} = e_{ij} / s_{ij}` is then taken what
+the row's other errors do not explain,
+
+.. math:: \operatorname{score}_{ij} =
+    \frac{|z_{ij} - \sum_{k \ne j} B_{kj}\, \psi(z_{ik})|}{\sigma_j},
+
+for the targets whose usual error that lowers (else :math:`|z_{ij}|`). :math:`\psi` is 0 for an
+error that is itself large, so that a wrong cell says nothing about the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gorelm._features.scaling import Scaling
+from gorelm._typing import Array, Mask
+from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
+
+# Share of the variance of log errors that two groups must explain to be two; a normal distribution
+# cut in two has 0.64.
+TWO_GROUPS = 0.75
+OUTER_FENCE = 3.0  # Tukey's: which rows and cells are flagged
+# In spreads of the targets. For the first split into two groups, larger errors count as this; in a
+# table of one group, no target with a smaller error is moved.
+GROSS = 10.0
+NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal number
+# Targets of few values, or with one value in their middle half: a rare value is no mistake. Their
+# usual error is the one that RARE of the cells stay below, in units of the normal distribution's.
+RARE, NORMAL_RARE, RARE_FENCE = 0.98, 2.326, 5.0
+LEAST_ERROR = 1e-3  # spreads of the target: smaller errors count as usual
+DEPENDENT = 0.1  # share of the variance of log errors that the prediction must explain
+CORRELATED = 0.9  # times the usual error: what other targets must lower it to
+USELESS_ERROR = 2.0  # usual errors, from which on an error says nothing about other targets
+MANY_TARGETS = 200  # beyond which their errors are taken one by one
+
+
+@dataclass(frozen=True)
+class JudgedCells:
+    """Every cell, judged by predictions of fits without its row."""
+
+    scores: Array  # (n, m), in usual errors; NaN where the cell is unknown or not tested
+    thresholds: Array  # (m,)
+    mask: Mask  # (n, m): beyond the threshold
+    explained: Array  # (m,): share of the variance of log errors that two groups explain
+    usual: Array  # (n, m): in the units of the errors
+
+
+def judge_cells(
+    errors: Array,
+    w: Array,
+    expected: Array,
+    *,
+    special: Mask,
+    groups: Mask | None = None,
+) -> JudgedCells:
+    """Judge all cells by their errors.
+
+    Parameters
+    ----------
+    errors : array (n, m)
+        Target less prediction, in spreads of the target; NaN: unknown, or not tested.
+    w : array (n,)
+        Weights; rows of weight 0 are judged, but nothing is learnt from them.
+    expected : array (n, m)
+        Predictions, in the same units.
+    special : array of bool (m,)
+        Targets of few values, or with one value in their middle half (`has_spread`).
+    groups : array of bool (m,), optional
+        Targets whose errors form two groups; by default those of which two groups explain at least
+        `TWO_GROUPS`.
+    """
+    explained = np.zeros(errors.shape[1])
+    off = np.zeros(errors.shape, dtype=bool)
+    for j in np.flatnonzero(~special):
+        by = (w > 0) & ~np.isnan(errors[:, j])
+        if by.sum() > 1:
+            sizes = np.log1p(np.abs(errors[:, j]))
+            threshold, explained[j] = split_sizes(sizes[by], w[by])
+            off[:, j] = sizes > threshold
+    groups = explained >= TWO_GROUPS if groups is None else groups & ~special
+    off &= groups
+    usual = usual_errors(errors, w, expected, special=special, off=off)
+    z = _given_others(errors / usual, w, off)
+    scores = np.abs(z)
+    thresholds = np.array(
+        [
+            _threshold(scores[:, j], w, group=groups[j], special=special[j])
+            for j in range(errors.shape[1])
+        ]
+    )
+    return JudgedCells(scores, thresholds, scores > thresholds, explained, usual)
+
+
+def _threshold(scores: Array, w: Array, *, group: bool, special: bool) -> float:
+    by = (w > 0) & ~np.isnan(scores)
+    if special or not by.any():
+        return RARE_FENCE
+    sizes = np.log1p(scores[by])
+    fence = outlier_threshold(sizes, w[by], whisker=OUTER_FENCE)
+    if group:
+        fence = min(fence, split_in_two(np.minimum(sizes, np.log1p(100.0)), w[by])[0])
+    return float(np.expm1(fence))
+
+
+def has_spread(column: Array) -> bool:
+    """Whether a target has more than three values, and more than one in its middle half."""
+    known = column[~np.isnan(column)]
+    low, high = np.quantile(known, [0.25, 0.75])
+    return bool(high > low) and len(np.unique(known)) > 3
+
+
+def split_sizes(sizes: Array, w: Array) -> tuple[float, float]:
+    """Split as `split_in_two` does, first with gross errors shortened, then as they are.
+
+    One row that is off by 1e6 is a group of its own, beside which all other wrong rows look right.
+    """
+    for limit in (np.log1p(GROSS), np.inf):
+        threshold, explained = split_in_two(np.minimum(sizes, limit), w)
+        if explained >= TWO_GROUPS:
+            break
+    return threshold, explained
+
+
+def usual_errors(
+    errors: Array, w: Array, expected: Array, *, special: Mask, off: Mask
+) -> Array:
+    """Return the error that is usual for each target at each prediction, (n, m).
+
+    `off` are cells that are known to be wrong; nothing is learnt from them.
+    """
+    usual = np.empty(errors.shape)
+    for j, column in enumerate(np.abs(errors).T):
+        by = (w > 0) & ~np.isnan(column) & ~off[:, j]
+        if not by.any():
+            usual[:, j] = 1.0
+            continue
+        level, normal = (RARE, NORMAL_RARE) if special[j] else (0.5, NORMAL_MEDIAN)
+        if special[j]:  # gross errors are no rare values
+            near = by & (column <= GROSS)
+            by = near if near.any() else by
+        typical = max(masked_quantile(column[by], w[by], level) / normal, LEAST_ERROR)
+        shape = np.ones(len(column))
+        if not special[j] and by.sum() > 20:
+            shape = _shape(column, w, expected[:, j], by, typical)
+            typical = max(masked_quantile((column / shape)[by], w[by], level) / normal, LEAST_ERROR)
+        usual[:, j] = np.maximum(typical * shape, LEAST_ERROR)
+    return usual
+
+
+def masked_quantile(values: Array, w: Array, level: float) -> float:
+    """Return the weighted quantile by the inverted distribution function."""
+    return float(np.quantile(values, level, method="inverted_cdf", weights=w))
+
+
+def _shape(sizes: Array, w: Array, expected: Array, by: Mask, typical: float) -> Array:
+    """Return how many times the typical error is usual at each prediction."""
+    centre = Scaling.fit("robust", expected[by][:, None], w[by])
+    u = np.arcsinh(centre.dense(np.nan_to_num(expected)[:, None]))[:, 0]
+    u = np.clip(u, u[by].min(), u[by].max())
+    basis = np.column_stack([np.ones_like(u), u, u**2])
+    # The logarithm of a tiny error is no large deviation; that of a wrong one must not be, either.
+    logs = np.log(np.clip(sizes / typical, 0.1, 6.0))
+    root = np.sqrt(w[by])
+    coef = np.linalg.lstsq(root[:, None] * basis[by], root * logs[by])[0]
+    fitted, mean = basis @ coef, np.average(logs[by], weights=w[by])
+    variance = np.average((logs[by] - mean) ** 2, weights=w[by])
+    explained = np.average((fitted[by] - mean) ** 2, weights=w[by])
+    if not explained > DEPENDENT * variance:
+        return np.ones_like(sizes)
+    return np.exp(fitted - mean)
+
+
+def _given_others(z: Array, w: Array, off: Mask) -> Array:
+    """Return the errors less what the others of the row explain, in units of what is usual then."""
+    n_targets = z.shape[1]
+    if not 1 < n_targets <= MANY_TARGETS:
+        return z
+    useful = np.where(off | ~(np.abs(z) <= USELESS_ERROR), 0.0, z)
+    C = (useful * w[:, None]).T @ useful / w.sum()
+    deviation = np.sqrt(np.maximum(np.diag(C), 1e-12))
+    correlations = C / np.outer(deviation, deviation)
+    # Shrunk, so that chance correlations of few rows with many targets do not add up.
+    shrink = n_targets / (n_targets + (w > 0).sum())
+    precision = np.linalg.inv((1.0 - shrink) * correlations + shrink * np.eye(n_targets))
+    B = -precision / np.diag(precision)
+    np.fill_diagonal(B, 0.0)
+    left = z - (useful / deviation) @ B * deviation
+    out = z.copy()
+    for j in range(n_targets):
+        by = (w > 0) & ~np.isnan(z[:, j]) & ~off[:, j]
+        if not by.any():
+            continue
+        before = masked_quantile(np.abs(z[by, j]), w[by], 0.5)
+        after = masked_quantile(np.abs(left[by, j]), w[by], 0.5)
+        if 0 < after < CORRELATED * before:
+            out[:, j] = left[:, j] * before / after
+    return out

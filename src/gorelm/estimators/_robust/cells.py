@@ -79,14 +79,8 @@ def judge_cells(
         Targets whose errors form two groups; by default those of which two groups explain at least
         `TWO_GROUPS`.
     """
-    explained = np.zeros(errors.shape[1])
-    off = np.zeros(errors.shape, dtype=bool)
-    for j in np.flatnonzero(~special):
-        by = (w > 0) & ~np.isnan(errors[:, j])
-        if by.sum() > 1:
-            sizes = np.log1p(np.abs(errors[:, j]))
-            threshold, explained[j] = split_sizes(sizes[by], w[by])
-            off[:, j] = sizes > threshold
+    splits, explained = split_cells(errors, w, ~special)
+    off = np.log1p(np.abs(errors)) > splits
     groups = explained >= TWO_GROUPS if groups is None else groups & ~special
     off &= groups
     usual = usual_errors(errors, w, expected, special=special, off=off)
@@ -99,6 +93,25 @@ def judge_cells(
         ]
     )
     return JudgedCells(scores, thresholds, scores > thresholds, explained, usual)
+
+
+def split_cells(errors: Array, w: Array, judging: Mask) -> tuple[Array, Array]:
+    """Split the log(1 + |error|) of each target's cells in two.
+
+    Returns the thresholds, and the mean of what the groups of the target and of all targets
+    explain: a table with wrong cells mostly has them in several targets, and one of many targets
+    looks so by chance.
+    """
+    thresholds, explained = np.full(errors.shape[1], np.inf), np.zeros(errors.shape[1])
+    for j in np.flatnonzero(judging):
+        by = (w > 0) & ~np.isnan(errors[:, j])
+        if by.any():
+            # A few cells that are off by 1e6 are no group.
+            sizes = np.minimum(np.log1p(np.abs(errors[by, j])), np.log1p(GROSS))
+            thresholds[j], explained[j] = split_in_two(sizes, w[by])
+    if judging.any():
+        explained[judging] = (explained[judging] + explained[judging].mean()) / 2.0
+    return thresholds, explained
 
 
 def _threshold(scores: Array, w: Array, *, group: bool, special: bool) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from gorelm.estimators._robust.task import RobustTask
 # Few rows often form two groups by chance: the models of the search must explain, of n rows,
 # TWO_GROUPS + BY_CHANCE / n.
 BY_CHANCE = 2.4
+# Spreads of the target: in a table of one group, no cell with a smaller error is left out.
+FAR = 10.0
 FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 
 
@@ -33,17 +35,12 @@ class Screened:
     kept: Mask  # rows that stay
     wrong: Mask  # (n, m): cells that are left out, in rows that stay
     judging: Mask  # targets by whose errors rows are judged
-    T: Array  # as given, but for cells far beyond all others
     expected: Array  # predictions in the units of y
 
     @property
     def dirty(self) -> bool:
         """Whether rows or cells are left out."""
         return self.contaminated or bool(self.groups.any())
-
-    def known(self, wrong: Mask) -> Array:
-        """Return the targets to fit: without cells that are wrong."""
-        return np.where(wrong, np.nan, self.T)
 
 
 @dataclass(frozen=True)
@@ -62,33 +59,39 @@ class Judged:
 
 def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     """Judge all rows by their errors, in spreads of the targets, and all cells."""
-    T, w = task.T, task.w
+    T, w, judging = task.T, task.w, screened.judging
     tested = task.tested & ~np.isnan(expected).any(axis=1)
-    spread = Scaling.fit("robust", screened.T[task.usable], w[task.usable]).scale
+    spread = Scaling.fit("robust", T[task.usable], w[task.usable]).scale
     with np.errstate(over="ignore"):
         errors = np.clip((expected - T) / spread, -FARTHEST_TARGET, FARTHEST_TARGET)
     errors[~tested] = np.nan
     by = tested & task.usable
-    cells = judge_cells(
-        errors,
-        np.where(by, w, 0.0),
-        expected / spread,
-        special=~screened.judging,
-        groups=screened.groups,
-    )
+
+    def cells_by(rows: Mask, groups: Mask) -> JudgedCells:
+        weights = np.where(rows, w, 0.0)
+        return judge_cells(errors, weights, expected / spread, special=~judging, groups=groups)
+
+    # If wrong rows were not known, cells would be off in as many rows.
+    of_all = cells_by(by, judging if screened.contaminated else screened.groups)
     if T.shape[1] == 1:
-        return _one_target(task, screened, expected, cells)
-    judging = screened.judging if screened.judging.any() else slice(None)
-    sizes = log_sizes(errors[:, judging])
-    threshold, explained = split_sizes(sizes[by], w[by])
-    if not screened.contaminated:
-        threshold = outlier_threshold(sizes[by], w[by], whisker=OUTER_FENCE)
-    # A row most of whose targets are right is judged by these.
-    off = cells.mask & screened.judging
-    known = (~np.isnan(errors) & screened.judging).sum(axis=1)
-    right = (off.sum(axis=1) > 0) & (2 * off.sum(axis=1) <= known)
-    sizes = np.where(right, log_sizes(np.where(off, np.nan, errors)[:, judging]), sizes)
-    flagged = tested & (sizes > threshold)
+        cells, sizes = of_all, np.log1p(of_all.scores[:, 0])
+        threshold, explained = np.log1p(of_all.thresholds[0]), of_all.explained[0]
+        flagged = of_all.mask[:, 0]
+    else:
+        rowwise = judging if judging.any() else slice(None)
+        sizes = log_sizes(errors[:, rowwise])
+        threshold, explained = split_sizes(sizes[by], w[by])
+        if not screened.contaminated:
+            threshold = outlier_threshold(sizes[by], w[by], whisker=OUTER_FENCE)
+        # A row most of whose targets are right is judged by these.
+        off, known = of_all.mask & judging, ~np.isnan(errors) & judging
+        right = off.any(axis=1) & (2 * off.sum(axis=1) <= known.sum(axis=1))
+        sizes = np.where(right, log_sizes(np.where(off, np.nan, errors)[:, rowwise]), sizes)
+        flagged = tested & (sizes > threshold)
+        cells = of_all
+        if screened.contaminated:
+            cells = cells_by(by & ~flagged, screened.groups)
+            cells = replace(cells, mask=cells.mask | of_all.mask & flagged[:, None])
     kept = task.usable & ~(flagged & screened.contaminated)
     return Judged(
         expected=np.where(tested[:, None], expected, np.nan),
@@ -96,26 +99,9 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         threshold=float(np.expm1(threshold)),
         flagged=flagged,
         kept=kept,
-        two_groups=explained >= least_explained(task),
+        two_groups=bool(explained >= least_explained(task)),
         cells=cells,
-        wrong=_left_out(task, cells.mask & screened.groups, kept),
-    )
-
-
-def _one_target(
-    task: RobustTask, screened: Screened, expected: Array, cells: JudgedCells
-) -> Judged:
-    """Judge rows of one cell."""
-    flagged = cells.mask[:, 0]
-    return Judged(
-        expected=np.where(np.isnan(cells.scores), np.nan, expected),
-        scores=cells.scores[:, 0],
-        threshold=float(cells.thresholds[0]),
-        flagged=flagged,
-        kept=task.usable & ~(flagged & screened.contaminated),
-        two_groups=bool(cells.explained[0] >= least_explained(task)),
-        cells=cells,
-        wrong=np.zeros(cells.mask.shape, dtype=bool),
+        wrong=_left_out(task, cells.mask & (screened.groups | (np.abs(errors) > FAR)), kept),
     )
 
 

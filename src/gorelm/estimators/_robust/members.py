@@ -52,7 +52,7 @@ def refine(task: RobustTask, found: Found) -> Refined:
     """Give the best layers all their nodes and all rows, and judge all rows once more."""
     screened, every = found.screened, np.arange(len(task.T))
     filling, kept = filling_of(found.judged, screened), found.judged.kept
-    T = screened.known(found.judged.wrong)
+    T = np.where(found.judged.wrong, np.nan, task.T)
     part, scaling = task.part(T, filling, kept, every)
     if task.many:
         some = task.sample(task.effort.middle_rows)
@@ -61,7 +61,7 @@ def refine(task: RobustTask, found: Found) -> Refined:
         trials = _grown(task, found, part)
     members, judged = _members(task, screened, scaling, trials)
     if screened.dirty and changed(judged, kept, found.judged.wrong):
-        T = screened.known(judged.wrong)
+        T = np.where(judged.wrong, np.nan, task.T)
         part, scaling = task.part(T, filling_of(judged, screened), judged.kept, every)
         trials = [_fitted_again(task, part, member) for member in members]
         members, judged = _members(task, screened, scaling, trials)

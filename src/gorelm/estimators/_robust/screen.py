@@ -10,14 +10,10 @@ import numpy as np
 from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import RidgePath
 from gorelm._typing import Array, Indices, Mask
-from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._robust.cells import (
-    GROSS,
-    OUTER_FENCE,
     RARE,
     TWO_GROUPS,
     has_spread,
-    judge_cells,
     split_sizes,
 )
 from gorelm.estimators._robust.judge import FARTHEST_TARGET, Screened, judge, log_sizes
@@ -25,7 +21,6 @@ from gorelm.estimators._robust.layers import MANY_TARGETS, Layer, blocks, with_c
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.selection import Fold
 
-FAR_FENCE = 10.0  # beyond it the targets of even a single row are moved, to the outer fence
 SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared norm of H
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
 SCREEN_ROWS = 20_000  # of more rows, a sample is screened by folds, and predicts the others
@@ -38,7 +33,7 @@ SCREEN_LAYERS = (
 
 
 def screen(task: RobustTask) -> Screened:
-    """Set rows and cells aside that no model explains, or move a few that are far off."""
+    """Set rows and cells aside that no model explains."""
     T, w, usable = task.T, task.w, task.usable
     scaling = Scaling.fit("robust", T[usable], w[usable])
     # A target whose middle half is one value has no spread to judge a row by (the rows off
@@ -50,27 +45,15 @@ def screen(task: RobustTask) -> Screened:
     tested = usable & task.tested
     errors = np.where(tested[:, None], predicted - scaled, np.nan)
     expected = scaling.undo(np.nan_to_num(predicted))
-    by = np.where(tested, w, 0.0)
-    cells = judge_cells(errors, by, predicted, special=~judging)
-    groups = cells.explained >= TWO_GROUPS
-    contaminated = bool(groups.all())
-    if judging.any() and T.shape[1] > 1:
+    nothing = np.zeros(T.shape, dtype=bool)
+    screened = Screened(False, nothing[0], usable, nothing, judging, expected)
+    if judging.any():
         sizes = log_sizes(errors[:, judging])
-        contaminated = split_sizes(sizes[tested], w[tested])[1] >= TWO_GROUPS
-    # Where errors are tiny, many times their size is still no reason to doubt a cell.
-    sizes = np.abs(errors)
-    far, fence = (_fences(sizes, by, judging, whisker) for whisker in (FAR_FENCE, OUTER_FENCE))
-    beyond = ~groups & (sizes > np.maximum(far, GROSS))
-    moved = expected - np.sign(errors) * fence * scaling.scale
-    screened = Screened(
-        contaminated,
-        groups,
-        usable,
-        np.zeros(T.shape, dtype=bool),
-        judging,
-        np.where(beyond, moved, T),
-        expected,
-    )
+        explained = split_sizes(sizes[tested], w[tested])[1]
+        screened = replace(screened, contaminated=explained >= TWO_GROUPS)
+    if T.shape[1] > 1:  # groups of cells in rows that are right
+        cells = judge(task, screened, expected).cells
+        screened = replace(screened, groups=cells.explained >= TWO_GROUPS)
     return judged_by_screen(task, screened)
 
 
@@ -78,16 +61,6 @@ def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
     """Return the screen with the rows and cells left out that its predictions tell."""
     judged = judge(task, screened, screened.expected)
     return replace(screened, kept=judged.kept, wrong=judged.wrong)
-
-
-def _fences(sizes: Array, w: Array, judging: Mask, whisker: float) -> Array:
-    """Return a fence for the errors of every target; none where nothing judges."""
-    fences = np.full(sizes.shape[1], np.inf)
-    for j in np.flatnonzero(judging):
-        by = (w > 0) & ~np.isnan(sizes[:, j])
-        if by.any():
-            fences[j] = outlier_threshold(sizes[by, j], w[by], whisker=whisker)
-    return fences
 
 
 def _bounded_predictions(task: RobustTask, T: Array, special: Mask) -> Array:

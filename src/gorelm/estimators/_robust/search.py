@@ -10,7 +10,7 @@ import numpy as np
 from gorelm._features.guide import SubsetGuide
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Indices, Mask
-from gorelm.estimators._robust.cells import TWO_GROUPS, split_sizes
+from gorelm.estimators._robust.cells import TWO_GROUPS, split_cells, split_sizes
 from gorelm.estimators._robust.judge import (
     FARTHEST_TARGET,
     Judged,
@@ -83,7 +83,7 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
     Unless `sure`, the groups that the screen saw must be seen by better models, too.
     """
     rows = task.sample(task.effort.search_rows)
-    T = screened.known(screened.wrong)
+    T = np.where(screened.wrong, np.nan, task.T)
     part, scaling = task.part(T, screened.expected, screened.kept, rows)
     trials = compare_layers(task, part)
     judged = _judge_by(task, screened, scaling, trials, rows)
@@ -96,7 +96,7 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
             fewer = replace(screened, contaminated=contaminated, groups=groups)
             return search(task, judged_by_screen(task, fewer), sure=True)
     if screened.dirty and changed(judged, screened.kept, screened.wrong):
-        T = screened.known(judged.wrong)
+        T = np.where(judged.wrong, np.nan, task.T)
         part, scaling = task.part(T, filling_of(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
         again = task.each(
@@ -138,7 +138,7 @@ def confirmed(task: RobustTask, screened: Screened) -> tuple[bool, Mask]:
     judging = screened.judging
     T = scaling.dense(task.T[rows])[:, judging]
     T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
-    w, level = task.w[rows], levels_of(~judging[judging])
+    w, level, right = task.w[rows], levels_of(~judging[judging]), screened.kept[rows]
 
     def drawn(layer: Layer) -> Trial:
         hidden = layer.draw(task.few_nodes, task.seed, part.X, None, part.w)
@@ -150,11 +150,10 @@ def confirmed(task: RobustTask, screened: Screened) -> tuple[bool, Mask]:
         errors, tested = predicted - T[:, None], part.kept & ~np.isnan(predicted[:, 0, 0])
         total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)
         best = errors[:, int(np.argmin(total))]
-        columns = [log_sizes(best), *np.log1p(np.abs(best)).T]
-        known = [tested & ~np.isnan(column) for column in columns]
-        return np.array(
-            [split_sizes(c[by], w[by])[1] for c, by in zip(columns, known, strict=True)]
-        )
+        of_rows = split_sizes(log_sizes(best)[tested], w[tested])[1]
+        every = np.ones(best.shape[1], dtype=bool)
+        of_cells = split_cells(best, np.where(tested & right, w, 0.0), every)[1]
+        return np.array([of_rows, *of_cells])
 
     trials = sorted(task.each(drawn, SEARCH_LAYERS, "confirming"), key=lambda trial: trial.score)
     of_all, *of_each = np.min(task.each(explained, trials[:3], "confirming"), axis=0)

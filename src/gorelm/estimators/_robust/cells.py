@@ -30,6 +30,8 @@ from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 # cut in two has 0.64.
 TWO_GROUPS = 0.75
 OUTER_FENCE = 3.0  # Tukey's: which rows and cells are flagged
+GROUP_FENCE = 2.0  # where there are two groups, for cells beyond the lower one
+FARTHEST_SCORE = 100.0  # larger ones count as this when scores are split
 # In spreads of the targets. For the first split into two groups, larger errors count as this; in a
 # table of one group, no target with a smaller error is moved.
 GROSS = 10.0
@@ -86,10 +88,12 @@ def judge_cells(
     usual = usual_errors(errors, w, expected, special=special, off=off)
     z = _given_others(errors / usual, w, off)
     scores = np.abs(z)
+    typical = np.median(usual, axis=0)
+    splits = np.where(groups, np.expm1(splits) / typical, np.inf)
     thresholds = np.array(
         [
-            _threshold(scores[:, j], w, group=groups[j], special=special[j])
-            for j in range(errors.shape[1])
+            _threshold(column, w, split=split, special=is_special)
+            for column, split, is_special in zip(scores.T, splits, special, strict=True)
         ]
     )
     return JudgedCells(scores, thresholds, scores > thresholds, explained, usual)
@@ -114,14 +118,19 @@ def split_cells(errors: Array, w: Array, judging: Mask) -> tuple[Array, Array]:
     return thresholds, explained
 
 
-def _threshold(scores: Array, w: Array, *, group: bool, special: bool) -> float:
+def _threshold(scores: Array, w: Array, *, split: float, special: bool) -> float:
+    """Return the score beyond which a cell is wrong; `split` is infinite if there is one group."""
     by = (w > 0) & ~np.isnan(scores)
     if special or not by.any():
         return RARE_FENCE
-    sizes = np.log1p(scores[by])
-    fence = outlier_threshold(sizes, w[by], whisker=OUTER_FENCE)
-    if group:
-        fence = min(fence, split_in_two(np.minimum(sizes, np.log1p(100.0)), w[by])[0])
+    sizes, weights = np.log1p(scores[by]), w[by]
+    fence = outlier_threshold(sizes, weights, whisker=OUTER_FENCE)
+    if np.isfinite(split):
+        # Where errors are far below the spread, a cell in between the groups is off, too.
+        groups = split_in_two(np.minimum(sizes, np.log1p(FARTHEST_SCORE)), weights)[0]
+        fence = min(fence, max(groups, np.log1p(split)))
+        lower = sizes <= fence
+        fence = min(fence, outlier_threshold(sizes[lower], weights[lower], whisker=GROUP_FENCE))
     return float(np.expm1(fence))
 
 

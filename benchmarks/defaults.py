@@ -40,8 +40,8 @@ from threadpoolctl import threadpool_limits
 
 from gorelm import RobustELMRegressor
 from gorelm._features.scaling import Scaling
+from gorelm.backends import inputs as inputs_seam
 from gorelm.datasets import contaminate
-from gorelm.estimators import robust
 from gorelm.estimators._robust import judge, members, screen, search, task
 from gorelm.estimators._robust.layers import Layer, Part, compare, guide_of
 from gorelm.estimators._robust.search import LINEAR, SEARCH_LAYERS
@@ -106,7 +106,7 @@ def judged(X: Array, T: Array, s: int, layers: tuple[Layer, ...]) -> Task:
     X, T, X_test, T_test = split(X, T, 0.0, s)
     w = np.ones(len(X))
     inputs, targets = Scaling.fit("standard", X, w), Scaling.fit("standard", T, w)
-    X, X_test = (robust._within_reach(inputs, rows) for rows in (X, X_test))
+    X, X_test = (inputs_seam.within_reach(inputs, rows) for rows in (X, X_test))
     T, T_test = targets.dense(T), targets.dense(T_test)
     part, found = Part(X, T, T, w, w > 0, None), {}
     for layer in layers:
@@ -171,7 +171,7 @@ def choose_layers(run: Any) -> None:
 # -- whole fits -----------------------------------------------------------------------------------
 
 
-STEPS = (judge, members, screen, search, task, robust)
+STEPS = (judge, members, screen, search, task, inputs_seam)
 
 
 def in_use_now(name: str) -> Any:

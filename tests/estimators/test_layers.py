@@ -7,6 +7,7 @@ import pytest
 from sklearn.model_selection import KFold, ShuffleSplit
 
 from gorelm import RobustELMRegressor
+from gorelm.backends import inputs
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import outlier_threshold
 from gorelm.estimators._robust import layers
@@ -86,7 +87,7 @@ CVS = {
 
 @pytest.mark.parametrize("kind", CVS)
 def test_sums_over_blocks_give_the_fits_of_the_folds(kind, monkeypatch):
-    monkeypatch.setattr(layers, "BLOCK_ROWS", 13)
+    monkeypatch.setattr(inputs, "BLOCK_ROWS", 13)
     folds = folds_of(CVS[kind])
     part = make_part(folds=folds)
     hidden = SPARSE.draw(20, 0, part.X)

@@ -534,7 +534,7 @@ def test_the_search_is_repeated_if_many_rows_change_sides(
         return judge.Judged(data.T, every, 1.0, ~after, after, two_groups)
 
     monkeypatch.setattr(search, "_judge_by", judged_by)
-    monkeypatch.setattr(search, "confirmed", lambda task, screened: True)
+    monkeypatch.setattr(search, "confirmed", lambda *args: True)
     screened = judge.Screened(contaminated, every, np.ones(3, bool), data.T, data.T)
     found = search.search(make_task(data.X, data.T), screened)
     assert len(seen) == searches
@@ -550,7 +550,9 @@ def test_contamination_is_confirmed_by_fits_to_all_rows(ratio):
     region = data.X[:, 0] > np.quantile(data.X[:, 0], 0.8)
     screened = judge.Screened(True, ~region, np.ones(3, bool), data.T, data.T)
     task = replace(make_task(data.X, data.T), usable=every, n_hidden=60)
-    assert search.confirmed(task, screened) is (ratio > 0)
+    part, _ = task.part(data.T, data.T, screened.kept, np.arange(200))
+    trials = search.compare_layers(task, part)
+    assert search.confirmed(task, screened, trials) is (ratio > 0)
 
 
 def test_one_gross_cell_is_named_by_its_own_error():

@@ -97,8 +97,13 @@ def test_sums_add_and_subtract():
     without = (whole - sums[1]).coef(LAMS[1])
     expected = ridge(rest, np.delete(T, 17, axis=0), LAMS[1] * np.square(rest).sum())
     np.testing.assert_allclose(without, expected, rtol=1e-8, atol=1e-9)
-    whole.add(H[17:18], T[17:18], -1.0)
-    np.testing.assert_allclose(whole.coef(LAMS[1]), without, rtol=1e-9, atol=1e-10)
+    moved = RidgeSums.zero(10, 2)
+    moved.add(H[18:], -T[18:])
+    zeroed = np.r_[T[:18], np.zeros((32, 2))]
+    expected = ridge(H, zeroed, LAMS[1] * unit)
+    found = whole.with_targets_of(moved).coef(LAMS[1])
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
+    assert whole.trace == pytest.approx(unit, rel=1e-12)
     several = whole.coefs(LAMS)
     for p, lam in enumerate(LAMS):
         np.testing.assert_allclose(H @ several[:, p], H @ whole.coef(lam), rtol=1e-7, atol=1e-8)

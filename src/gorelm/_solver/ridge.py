@@ -19,7 +19,7 @@ Penalties are in units of :math:`\|H\|_F^2`, so that one path fits every layer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -114,29 +114,36 @@ class RidgeSums:
         """Return the sums of no rows."""
         return cls(np.zeros((n_outputs, n_outputs)), np.zeros((n_outputs, n_targets)))
 
-    def add(self, H: Array, T: Array, sign: float = 1.0) -> None:
-        """Add the share of some rows (or take it away), in place."""
+    def add(self, H: Array, T: Array) -> None:
+        """Add the share of some rows, in place."""
         if len(H):
-            product = H.T @ H  # NumPy calls syrk
-            product *= sign
-            np.add(self.G, product, out=self.G)
-            np.add(self.C, sign * (H.T @ T), out=self.C)
+            np.add(self.G, H.T @ H, out=self.G)  # NumPy calls syrk
+            np.add(self.C, H.T @ T, out=self.C)
 
-    def __add__(self, other: RidgeSums) -> RidgeSums:
-        return RidgeSums(self.G + other.G, self.C + other.C)
+    def __add__(self, other: Self) -> Self:
+        return replace(self, G=self.G + other.G, C=self.C + other.C)
 
-    def __sub__(self, other: RidgeSums) -> RidgeSums:
-        return RidgeSums(self.G - other.G, self.C - other.C)
+    def __sub__(self, other: Self) -> Self:
+        return replace(self, G=self.G - other.G, C=self.C - other.C)
+
+    def with_targets_of(self, other: Self) -> Self:
+        """Return the same H'H, and the sum of both H'T: more targets of the same rows."""
+        return replace(self, C=self.C + other.C)
+
+    @property
+    def trace(self) -> float:
+        """Squared norm of H."""
+        return float(self.G.trace())
 
     def coef(self, lam: float) -> Array:
         """Return the output weights (L, m) at a penalty in units of the squared norm of H."""
-        unit = float(np.trace(self.G)) or 1.0
+        unit = self.trace or 1.0
         return _solved(self.G.copy(), lam * unit, self.C, unit)
 
     def coefs(self, lams: Array) -> Array:
         """Return the output weights at every penalty, (L, P, m), by one decomposition."""
         s, Q = np.linalg.eigh(self.G)
-        unit = float(np.trace(self.G)) or 1.0
+        unit = self.trace or 1.0
         shifts = np.maximum(s, 0.0)[:, None] + np.maximum(lams, 1e-14) * unit
         solved = (Q.T @ self.C)[:, None] / shifts[:, :, None]
         return np.asarray((Q @ solved.reshape(len(Q), -1)).reshape(solved.shape))

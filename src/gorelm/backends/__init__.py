@@ -10,22 +10,9 @@ from gorelm._solver.admm import Settings
 from gorelm._solver.problem import Problem
 from gorelm._solver.state import Solution
 from gorelm._typing import Array, Callback, Inputs, Mask
+from gorelm.estimators._prepare import NamedInputs
 
 __all__ = ["BatchModel", "NamedInputs"]
-
-
-class NamedInputs(Protocol):
-    """Inputs that are not one array: their number, and their names where they have any."""
-
-    @property
-    def shape(self) -> tuple[int | None, int]:
-        """Return the numbers of rows (None: not known yet) and of inputs."""
-        ...
-
-    @property
-    def feature_names(self) -> list[str] | None:
-        """Return the names of the inputs."""
-        ...
 
 
 class BatchModel(Protocol):

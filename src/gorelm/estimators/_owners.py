@@ -26,6 +26,7 @@ from gorelm.estimators._prepare import (
     is_tensor,
     require_same_inputs,
     row_scores,
+    take_names,
     usable_rows,
     validate_targets,
 )
@@ -109,10 +110,7 @@ class LargeELM(SizedELM, IterativeELM):
             )
 
     def _take_names(self, X: NamedInputs) -> None:
-        self.n_features_in_ = X.shape[1]
-        self.__dict__.pop("feature_names_in_", None)
-        if X.feature_names is not None:
-            self.feature_names_in_ = np.array(X.feature_names, dtype=object)
+        take_names(self, X)
 
     def predict(self, X: object) -> Array:
         """Predict the targets of new rows.

@@ -191,6 +191,28 @@ def validate_targets(
     return T.reshape(len(T), -1), w
 
 
+class NamedInputs(Protocol):
+    """Inputs that are not one array: their number, and their names where they have any."""
+
+    @property
+    def shape(self) -> tuple[int | None, int]:
+        """Return the numbers of rows (None: not known yet) and of inputs."""
+        ...
+
+    @property
+    def feature_names(self) -> list[str] | None:
+        """Return the names of the inputs."""
+        ...
+
+
+def take_names(model: BaseEstimator, X: NamedInputs) -> None:
+    """Let a model remember the number and the names of its inputs, as scikit-learn does."""
+    model.n_features_in_ = X.shape[1]
+    vars(model).pop("feature_names_in_", None)
+    if X.feature_names is not None:
+        model.feature_names_in_ = np.array(X.feature_names, dtype=object)
+
+
 def require_same_inputs(model: BaseEstimator, n_inputs: int, names: list[str] | None) -> None:
     """Raise unless the model was fitted with as many inputs, of the same names where both know."""
     check_is_fitted(model)

@@ -17,22 +17,22 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
-from gorelm._features.scaling import Scaling
 from gorelm._solver.threads import n_threads, one_blas_thread
 from gorelm._typing import Array, Constraints, RandomState
+from gorelm.backends.inputs import within_reach
 from gorelm.estimators._base import all_or_nothing, parameters
-from gorelm.estimators._prepare import usable_rows, validate_targets
+from gorelm.estimators._prepare import require_same_inputs
 from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
+from gorelm.estimators._robust.owners import Given, given
 from gorelm.estimators._robust.screen import screen
 from gorelm.estimators._robust.search import search
 from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import folds_of
+from gorelm.stream import RowBlocks
 
 __all__ = ["RobustELMRegressor"]
-
-FARTHEST_INPUT = 10.0  # standard deviations; beyond, hidden nodes would extrapolate
 
 
 @parameters
@@ -145,8 +145,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array of shape (n_samples, n_features)
-            Inputs.
+        X : array or RowBlocks of shape (n_samples, n_features)
+            Inputs; :class:`~gorelm.stream.RowBlocks` are read a block at a time, and need not fit
+            in memory.
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Targets.
         sample_weight : array of shape (n_samples,), optional
@@ -159,27 +160,24 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         with all_or_nothing(self):
             validate_params(self)
-            inputs: Array = validate_data(self, X, dtype=np.float64)
             threads = n_threads(self.n_jobs)
             with one_blas_thread():
-                self._fit(inputs, y, sample_weight, threads)
+                self._fit(given(self, X, y, sample_weight), threads)
         return self
 
-    def _fit(self, X: Array, y: object, sample_weight: object, threads: int) -> None:
-        T, w = validate_targets(self, X, y, sample_weight)
-        usable = usable_rows(T, w)
+    def _fit(self, table: Given, threads: int) -> None:
+        usable = table.usable
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        given = {"n_members": self.n_members, "search_rows": self.search_rows}
+        chosen = {"n_members": self.n_members, "search_rows": self.search_rows}
         effort = replace(
-            EFFORTS[self.effort], **{name: n for name, n in given.items() if n is not None}
+            EFFORTS[self.effort], **{name: n for name, n in chosen.items() if n is not None}
         )
-        input_scaling = Scaling.fit("standard", X[usable], w[usable])
         task = RobustTask(
-            _within_reach(input_scaling, X),
-            T,
-            w,
+            table.rows,
+            table.T,
+            table.w,
             usable,
-            None if self.cv is None else folds_of(self.cv, X, T, seed),
+            None if self.cv is None else folds_of(self.cv, table.inputs, table.T, seed),
             seed,
             effort,
             None if isinstance(self.n_hidden, str) else self.n_hidden,
@@ -215,14 +213,14 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.cell_mask_ = judged.cells.mask
         self.members_ = members
         self.timings_ = clock.laps
-        self._input_scaling, self._target_scaling = input_scaling, refined.scaling
+        self._input_scaling, self._target_scaling = table.scaling, refined.scaling
 
     def predict(self, X: object) -> Array:
         """Predict the targets of new rows: the average of the members.
 
         Parameters
         ----------
-        X : array of shape (n_samples, n_features)
+        X : array or RowBlocks of shape (n_samples, n_features)
             Inputs.
 
         Returns
@@ -230,8 +228,14 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y : array of shape (n_samples,) or (n_samples, n_targets)
         """
         check_is_fitted(self)
+        if isinstance(X, RowBlocks):
+            require_same_inputs(self, X.shape[1], X.feature_names)
+            return np.concatenate([self._predict(x.astype(np.float64)) for _, x in X])
         inputs: Array = validate_data(self, X, dtype=np.float64, reset=False)
-        scaled = _within_reach(self._input_scaling, inputs)
+        return self._predict(inputs)
+
+    def _predict(self, inputs: Array) -> Array:
+        scaled = within_reach(self._input_scaling, inputs)
         mean = np.mean([member.predict(scaled) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(scaled), -1))
         return np.asarray(y[:, 0] if self._one_target else y)
@@ -248,11 +252,6 @@ class Clock:
         """Note how long a step has taken."""
         now = time.perf_counter()
         self.laps[step], self._last = now - self._last, now
-
-
-def _within_reach(scaling: Scaling, X: Array) -> Array:
-    """Return scaled inputs, none farther than FARTHEST_INPUT."""
-    return np.asarray(np.clip(scaling.dense(X), -FARTHEST_INPUT, FARTHEST_INPUT))
 
 
 def _results(trials: Sequence[Trial]) -> dict[str, Array]:

@@ -26,8 +26,9 @@ from gorelm._features.scaling import Scaling
 from gorelm._files import write_whole
 from gorelm._typing import Array
 from gorelm._version import __version__
+from gorelm.backends.inputs import FARTHEST_INPUT
 from gorelm.estimators._base import BaseELM
-from gorelm.estimators.robust import FARTHEST_INPUT, RobustELMRegressor
+from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.onnx.graph import DOUBLE, Graph, Shape
 from gorelm.onnx.steps import write_columns, write_steps
 

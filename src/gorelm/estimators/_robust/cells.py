@@ -153,9 +153,7 @@ def split_sizes(sizes: Array, w: Array) -> tuple[float, float]:
     return threshold, explained
 
 
-def usual_errors(
-    errors: Array, w: Array, expected: Array, *, special: Mask, off: Mask
-) -> Array:
+def usual_errors(errors: Array, w: Array, expected: Array, *, special: Mask, off: Mask) -> Array:
     """Return the error that is usual for each target at each prediction, (n, m).
 
     `off` are cells that are known to be wrong; nothing is learnt from them.

@@ -119,7 +119,8 @@ def least_explained(task: RobustTask) -> float:
     """
     n = int(task.usable.sum())
     if n <= task.effort.search_rows:
-        n = len(np.unique(np.column_stack([task.X, task.T])[task.usable], axis=0))
+        X = task.rows.take(np.flatnonzero(task.usable))
+        n = len(np.unique(np.column_stack([X, task.T[task.usable]]), axis=0))
     return TWO_GROUPS + BY_CHANCE / n
 
 

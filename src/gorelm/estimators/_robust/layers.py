@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from gorelm._features.layer import HiddenLayer
 from gorelm._solver.ridge import RidgePath, RidgeSums, ridge_coef
 from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices, Mask
+from gorelm.backends.inputs import ScaledRows, scaled_rows, with_constant
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import Fold
 
@@ -28,7 +30,6 @@ GUIDING = 2.0  # times the best layer's squared error: what nodes beyond explain
 FOLDS_OF_MANY = 4  # for more rows than are searched
 MOST_SUMS = 5  # folds whose H'H are held at a time
 VALIDATION_ROWS = 2000  # of one fold, by which the penalty for all rows is chosen
-BLOCK_ROWS = 2048  # of H at a time
 MANY_TARGETS = 32  # beyond which layers are compared by so many random sums of the targets
 
 
@@ -113,13 +114,23 @@ def sketch_of(n_targets: int, seed: int) -> Array | None:
 class Part:
     """Rows on which layers are compared."""
 
-    X: Array  # scaled
+    given: Array | ScaledRows  # inputs, scaled
     T: Array  # scaled; NaN: unknown
     filled: Array  # the same with predictions for what is unknown
     w: Array
     kept: Mask  # rows that are fitted
     folds: Sequence[Fold] | None  # None: leave one out
     sketch: Array | None = None  # of many targets
+
+    @property
+    def X(self) -> Array:
+        """Scaled inputs as an array, of a part that is small enough."""
+        return self.rows.take(slice(None))
+
+    @cached_property
+    def rows(self) -> ScaledRows:
+        """Scaled inputs of rows that may be too many for an array."""
+        return scaled_rows(self.given)
 
     def mean_squares(self, predicted: Array, rows: Mask | Indices) -> Array:
         """Return the mean squared norm of the errors of some rows, of predictions (n, P, m)."""
@@ -141,25 +152,10 @@ class Trial:
     coef: Array  # fitted to all rows that are kept; the last row is the intercept
     sums: tuple[RidgeSums, Mask] | None = None  # of many rows: H'H, H'T, and the rows in them
 
-    def outputs(self, X: Array) -> Array:
+    def outputs(self, X: Array | ScaledRows, n_threads: int = 1) -> Array:
         """Return the predictions for other scaled rows."""
-        out = np.empty((len(X), self.coef.shape[1]))
-        for start in range(0, len(X), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
-            out[rows] = with_constant(self.hidden, X[rows]) @ self.coef
-        return out
-
-
-def with_constant(hidden: HiddenLayer, X: Array) -> Array:
-    """Return the hidden outputs of scaled rows, and a last column of ones.
-
-    Without it, rows centred at their mean that are fewer than their inputs would tell each other's
-    targets: each is minus the sum of the others.
-    """
-    H = np.empty((len(X), hidden.n_outputs + 1))
-    hidden.transform(X, out=H[:, :-1])
-    H[:, -1] = 1.0
-    return H
+        rows = scaled_rows(X)
+        return rows.outputs(self.hidden, [np.arange(rows.shape[0])], [self.coef], n_threads)[0]
 
 
 # -- rows in memory --------------------------------------------------------------------------------
@@ -297,42 +293,37 @@ class FoldedFit:
         n_threads: int,
     ) -> None:
         self.layer, self._hidden, self._guide, self._part = layer, hidden, guide, part
-        self._n_threads, self._omega = n_threads, np.sqrt(part.w)[:, None]
-        self._folds = part.folds or shuffled_folds(len(part.X), FOLDS_OF_MANY, seed)
-        self._complements = all(is_complement(fold, len(part.X)) for fold in self._folds)
-        partition = self._complements and sum(len(f.test) for f in self._folds) == len(part.X)
+        self._n_threads, self._omega, n_rows = n_threads, np.sqrt(part.w), len(part.T)
+        self._folds = part.folds or shuffled_folds(n_rows, FOLDS_OF_MANY, seed)
+        self._complements = all(is_complement(fold, n_rows) for fold in self._folds)
+        partition = self._complements and sum(len(f.test) for f in self._folds) == n_rows
         self._held: list[RidgeSums] | None = None
         if partition and len(self._folds) <= MOST_SUMS:
-            tests = [self._kept(fold.test) for fold in self._folds]
-            self._held = list(ordered_map(self._sums, tests, n_threads))
+            self._held = self._sums([self._kept(fold.test) for fold in self._folds])
             self._whole = sum(self._held[1:], start=self._held[0])
         else:
-            self._whole = self._sums(np.flatnonzero(part.kept))
+            (self._whole,) = self._sums([np.flatnonzero(part.kept)])
         # The fold with most rows: one of a single row could not choose.
         self._judging = int(np.argmax([len(self._kept(fold.test)) for fold in self._folds]))
         self._valid = self._kept(self._folds[self._judging].test)[:VALIDATION_ROWS]
-        self._H_valid = with_constant(hidden, part.X[self._valid])
+        self._H_valid = with_constant(hidden, part.rows.take(self._valid))
         self._coefs: dict[int, Array] = {}  # without that fold, for each penalty tried
         self.lam, self.loss = _descend(self._loss, start)
 
     def _kept(self, rows: Indices) -> Indices:
         return rows[self._part.kept[rows]]
 
-    def _sums(self, rows: Indices) -> RidgeSums:
-        part, omega = self._part, self._omega
-        sums = RidgeSums.zero(self._hidden.n_outputs + 1, part.T.shape[1])
-        for block in blocks(rows):
-            H = omega[block] * with_constant(self._hidden, part.X[block])
-            sums.add(H, omega[block] * part.filled[block])
-        return sums
+    def _sums(self, groups: Sequence[Indices]) -> list[RidgeSums]:
+        rows, T = self._part.rows, self._part.filled
+        return rows.sums(self._hidden, groups, self._omega, T, self._n_threads)
 
     def _coef_without(self, fold: int, lam: int) -> Array:
         if self._held is not None:
             sums = self._whole - self._held[fold]
         elif self._complements:
-            sums = self._whole - self._sums(self._kept(self._folds[fold].test))
+            sums = self._whole - self._sums([self._kept(self._folds[fold].test)])[0]
         else:
-            sums = self._sums(self._kept(self._folds[fold].train))
+            (sums,) = self._sums([self._kept(self._folds[fold].train)])
         return sums.coef(PATH[lam])
 
     def _loss(self, lam: int) -> float:
@@ -358,15 +349,16 @@ class FoldedFit:
         """Fit without every fold, and to all rows."""
         part, lam = self._part, self.lam
 
-        def predictions(fold: int) -> Array:
+        def coef_without(fold: int) -> Array:
             known = fold == self._judging
-            coef = self._coefs[lam] if known else self._coef_without(fold, lam)
-            test = blocks(self._folds[fold].test)
-            outputs = [with_constant(self._hidden, part.X[block]) @ coef for block in test]
-            return np.concatenate(outputs)
+            return self._coefs[lam] if known else self._coef_without(fold, lam)
 
+        # Sums that are not held are made with all threads, one fold after the other.
+        threads = self._n_threads if self._held is not None else 1
+        coefs = list(ordered_map(coef_without, range(len(self._folds)), threads))
+        tests = [fold.test for fold in self._folds]
+        of_folds = part.rows.outputs(self._hidden, tests, coefs, self._n_threads)
         total, count = np.zeros(part.T.shape), np.zeros((len(part.T), 1))
-        of_folds = ordered_map(predictions, range(len(self._folds)), self._n_threads)
         for fold, outputs in zip(self._folds, of_folds, strict=True):
             total[fold.test] += outputs
             count[fold.test] += 1.0
@@ -418,11 +410,6 @@ def complementary(fits: Sequence[FoldedFit], n_members: int) -> list[FoldedFit]:
         chosen.append(fits[best])
         least = losses[best]
     return chosen
-
-
-def blocks(rows: Indices) -> list[Indices]:
-    """Return some rows in blocks."""
-    return [rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS)]
 
 
 def shuffled_folds(n_rows: int, n_folds: int, seed: int) -> list[Fold]:

@@ -11,6 +11,7 @@ from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import ridge_coef
 from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Mask
+from gorelm.backends.inputs import with_constant
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._base import Weights
 from gorelm.estimators._robust.judge import Judged, Screened, judge
@@ -20,12 +21,10 @@ from gorelm.estimators._robust.layers import (
     Layer,
     Part,
     Trial,
-    blocks,
     compare,
     complementary,
     lam_for_more,
     pooled_guides,
-    with_constant,
 )
 from gorelm.estimators._robust.search import Found, best_of, changed, filling_of
 from gorelm.estimators._robust.task import RobustTask
@@ -115,10 +114,11 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
 
     def fit(rows: Part, layer: Layer, nodes: int, start: int, n_threads: int) -> FoldedFit:
         guide = guides[layer.n_inputs] if layer in guided else None
-        hidden = layer.draw(nodes, task.seed, rows.X, guide, rows.w)
+        X, w = (rows.X, rows.w) if rows is some else task.centres
+        hidden = layer.draw(nodes, task.seed, X, guide, w)
         return FoldedFit(rows, layer, hidden, guide, start, seed=task.seed, n_threads=n_threads)
 
-    wider = min(effort.columns_factor(part.X.shape[1], part.T.shape[1]), 2.0)
+    wider = min(effort.columns_factor(part.rows.shape[1], part.T.shape[1]), 2.0)
     nodes = task.n_hidden or int(effort.middle_nodes * wider)
     more = (some.kept.sum() * nodes) / (found.part.kept.sum() * task.few_nodes)
     middle = task.each(
@@ -143,28 +143,29 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
 def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[RELMRegressor]:
     """Fit the members to all rows that stay."""
     part, judged = refined.part, refined.judged
-    kept, omega = judged.kept, np.sqrt(part.w)[:, None]
+    kept, omega = judged.kept, np.sqrt(part.w)
     target = part.filled
     if screened.dirty:
         target = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
 
     def fitted(trial: Trial) -> RELMRegressor:
         if trial.sums is None:
-            H = omega[kept] * with_constant(trial.hidden, part.X[kept])
-            coef, unit = ridge_coef(H, omega[kept] * target[kept], PATH[trial.lam]), np.vdot(H, H)
+            scale = omega[kept][:, None]
+            H = scale * with_constant(trial.hidden, part.X[kept])
+            coef, unit = ridge_coef(H, scale * target[kept], PATH[trial.lam]), np.vdot(H, H)
             return _as_estimator(task, trial, coef, float(unit))
         sums, before = trial.sums
-        for rows, sign in ((kept & ~before, 1.0), (before & ~kept, -1.0)):
-            for block in blocks(np.flatnonzero(rows)):
-                H = omega[block] * with_constant(trial.hidden, part.X[block])
-                sums.add(H, omega[block] * part.filled[block], sign)
-        for block in blocks(np.flatnonzero(kept & (target != part.filled).any(axis=1))):
-            H = omega[block] * with_constant(trial.hidden, part.X[block])
-            np.add(sums.C, H.T @ (omega[block] * (target - part.filled)[block]), out=sums.C)
-        coef = sums.coef(PATH[trial.lam])
-        return _as_estimator(task, trial, coef, float(np.trace(sums.G)))
+        # What is new in the sums: rows that came, rows that went, targets that were moved.
+        stayed = kept & before & (target != part.filled).any(axis=1)
+        changes = np.where(stayed[:, None], target - part.filled, part.filled)
+        changes[kept & ~before] = target[kept & ~before]
+        groups = [np.flatnonzero(rows) for rows in (kept & ~before, before & ~kept, stayed)]
+        came, went, moved = part.rows.sums(trial.hidden, groups, omega, changes, task.n_threads)
+        sums = (sums + came - went).with_targets_of(moved)
+        return _as_estimator(task, trial, sums.coef(PATH[trial.lam]), sums.trace)
 
-    return list(ordered_map(fitted, refined.members, task.n_threads))
+    # Sums are made with all threads, one member after the other.
+    return list(ordered_map(fitted, refined.members, 1 if task.many else task.n_threads))
 
 
 def bounded_targets(part: Part, predicted: Array, kept: Mask) -> Array:
@@ -180,7 +181,7 @@ def bounded_targets(part: Part, predicted: Array, kept: Mask) -> Array:
 
 def _as_estimator(task: RobustTask, trial: Trial, coef: Array, unit: float) -> RELMRegressor:
     """Return a fitted R-ELM with a trial's layer and these output weights."""
-    n_features = task.X.shape[1]
+    n_features = task.rows.shape[1]
     model = trial.layer.estimator(trial.hidden.n_nodes, n_features, task.seed)
     model.C = 1.0 / max(float(PATH[trial.lam]) * unit, np.finfo(float).tiny)
     model.n_features_in_, model._one_target = n_features, False

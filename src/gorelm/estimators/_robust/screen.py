@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import RidgePath
 from gorelm._typing import Array, Indices, Mask
-from gorelm.estimators._robust.cells import (
-    RARE,
-    TWO_GROUPS,
-    has_spread,
-    split_sizes,
-)
+from gorelm.backends.inputs import with_constant
+from gorelm.estimators._robust.cells import RARE, TWO_GROUPS, has_spread, split_sizes
 from gorelm.estimators._robust.judge import FARTHEST_TARGET, Screened, judge, log_sizes
-from gorelm.estimators._robust.layers import MANY_TARGETS, Layer, blocks, with_constant
+from gorelm.estimators._robust.layers import MANY_TARGETS, Layer
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.selection import Fold
 
 SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared norm of H
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
-SCREEN_ROWS = 20_000  # of more rows, a sample is screened by folds, and predicts the others
+SCREEN_ROWS = 5000  # of more rows, a sample is screened by folds, and predicts the others
 SCREEN_CLIP = 3.0  # spreads, of the targets that the bounded loss starts from
 SCREEN_LAYERS = (
     Layer("multiquadric", 2.0, False),
@@ -69,29 +65,29 @@ def _bounded_predictions(task: RobustTask, T: Array, special: Mask) -> Array:
     layer, lam = _screen_layer(task, T, nodes, special)
     level = levels_of(special)
     rows = task.sample(SCREEN_ROWS)
-    hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
-    H = with_constant(hidden, task.X[rows])
+    X = task.rows.take(rows)
+    hidden = layer.draw(nodes, task.seed, X, None, task.w[rows])
+    H = with_constant(hidden, X)
     predicted: Array = np.empty(T.shape)
     if len(rows) < len(T):
-        coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam]), level)[:, 0]
-        for block in blocks(np.arange(len(T))):
-            predicted[block] = with_constant(hidden, task.X[block]) @ coef
+        coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam]), level).coefs()[:, 0]
+        every = np.arange(len(T))
+        (predicted,) = task.rows.outputs(hidden, [every], [coef], task.n_threads)
     predicted[rows] = bounded_by_folds(task, rows, H, T[rows], np.array([lam]), level)[:, 0]
     return predicted
 
 
-def _screen_layer(
-    task: RobustTask, T: Array, nodes: int, special: Mask
-) -> tuple[Layer, float]:
+def _screen_layer(task: RobustTask, T: Array, nodes: int, special: Mask) -> tuple[Layer, float]:
     """Return the layer and the penalty whose bounded fits predict some rows best."""
     rows = task.sample(max(task.effort.search_rows // 2, 2))
     some = _some_targets(T[rows], special, task.seed)
     T, level = T[rows][:, some], levels_of(special[some])
+    X = task.rows.take(rows)
 
     def losses(layer: Layer) -> Array:
-        hidden = layer.draw(nodes, task.seed, task.X[rows], None, task.w[rows])
-        H = with_constant(hidden, task.X[rows])
-        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level)
+        hidden = layer.draw(nodes, task.seed, X, None, task.w[rows])
+        H = with_constant(hidden, X)
+        predicted = bounded_left_out(task, rows, H, T, level)
         scored = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
         errors = np.nan_to_num(predicted[scored] - T[scored][:, None])
         return np.asarray(task.w[rows][scored] @ np.abs(errors).sum(axis=2))
@@ -120,6 +116,23 @@ def _screen_folds(task: RobustTask, rows: Indices) -> Sequence[Fold]:
     ]
 
 
+def bounded_left_out(task: RobustTask, rows: Indices, H: Array, T: Array, level: Array) -> Array:
+    """Return predictions of some rows, (n, P, m), at every penalty of the screen.
+
+    By bounded fits without the row's fold where folds are given, else by leave-one-out. The latter
+    needs one decomposition, but the other rows' pseudo-observations depend a little on the row left
+    out: good enough to compare layers, not to judge the row.
+    """
+    if task.folds is not None:
+        return bounded_by_folds(task, rows, H, T, SCREEN_PATH, level)
+    usable = task.usable[rows]
+    predicted = np.full((len(H), len(SCREEN_PATH), T.shape[1]), np.nan)
+    predicted[usable] = bounded_fit(
+        H[usable], T[usable], task.w[rows][usable], SCREEN_PATH, level
+    ).left_out
+    return predicted
+
+
 def bounded_by_folds(
     task: RobustTask, rows: Indices, H: Array, T: Array, lams: Array, level: Array
 ) -> Array:
@@ -131,14 +144,27 @@ def bounded_by_folds(
             raise ValueError(
                 "a target is unknown in all training rows of a fold; use fewer folds or other ones"
             )
-        coefs = bounded_fit(H[train], T[train], task.w[rows[train]], lams, level)
+        coefs = bounded_fit(H[train], T[train], task.w[rows[train]], lams, level).coefs()
         outputs = H[fold.test] @ coefs.reshape(len(coefs), -1)
         predicted[fold.test] = outputs.reshape(-1, *coefs.shape[1:])
     return predicted
 
 
-def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> Array:
-    r"""Return output weights (L, P, m) on which every cell has a bounded pull.
+@dataclass(frozen=True)
+class BoundedFit:
+    """Regressions on which every cell has a bounded pull."""
+
+    left_out: Array  # (n, P, m): predictions without the row
+    path: RidgePath
+    pseudo: Array  # (n, P, m): pseudo-observations, times the square roots of the weights
+
+    def coefs(self) -> Array:
+        """Return the output weights (L, P, m)."""
+        return self.path.coefs(self.pseudo)
+
+
+def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> BoundedFit:
+    r"""Fit output weights on which every cell has a bounded pull, at every penalty.
 
     Huber's loss of the error of each cell, by pseudo-observations: ridge regressions of
 
@@ -157,7 +183,7 @@ def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> Arra
         delta = quantiles_of_columns(np.abs(errors), weights, level)
         pseudo = omega[:, None] * (predicted + np.clip(errors, -delta, delta))
         predicted = path.left_out(pseudo) / omega[:, None]
-    return path.coefs(pseudo)
+    return BoundedFit(predicted, path, pseudo)
 
 
 def quantiles_of_columns(values: Array, w: Array, level: Array) -> Array:

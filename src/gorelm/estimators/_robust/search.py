@@ -10,6 +10,7 @@ import numpy as np
 from gorelm._features.guide import SubsetGuide
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Indices, Mask
+from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.cells import TWO_GROUPS, split_cells, split_sizes
 from gorelm.estimators._robust.judge import (
     FARTHEST_TARGET,
@@ -25,18 +26,13 @@ from gorelm.estimators._robust.layers import (
     Trial,
     compare,
     pooled_guides,
-    with_constant,
 )
-from gorelm.estimators._robust.screen import (
-    SCREEN_PATH,
-    bounded_by_folds,
-    judged_by_screen,
-    levels_of,
-)
+from gorelm.estimators._robust.screen import bounded_left_out, judged_by_screen, levels_of
 from gorelm.estimators._robust.task import RobustTask
 
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
+CONFIRMING = 3  # layers that must see two groups
 REDRAWN = 6  # sparse layers that are drawn again in every round after the second
 
 LINEAR = Layer("linear", 1.0, True)
@@ -88,7 +84,7 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
     trials = compare_layers(task, part)
     judged = _judge_by(task, screened, scaling, trials, rows)
     if screened.dirty and not sure:
-        contaminated, groups = _still_two(task, screened, judged)
+        contaminated, groups = _still_two(task, screened, judged, trials)
         if contaminated is not screened.contaminated or (groups != screened.groups).any():
             # Better models explain what the screen set aside. (Never the other way round: the
             # errors of good models have long tails, and rows set aside for them seem wrong ever
@@ -115,51 +111,44 @@ def changed(judged: Judged, kept: Mask, wrong: Mask) -> bool:
     return bool(max(sides.mean(), filled.mean()) > FEW_CHANGES)
 
 
-def _still_two(task: RobustTask, screened: Screened, judged: Judged) -> tuple[bool, Mask]:
+def _still_two(
+    task: RobustTask, screened: Screened, judged: Judged, trials: Sequence[Trial]
+) -> tuple[bool, Mask]:
     """Return whether the errors of rows, and of each target's cells, are still two groups."""
     least = least_explained(task)
     contaminated = screened.contaminated and judged.two_groups
     groups = screened.groups & (judged.cells.explained >= least)
     if contaminated or groups.any():
-        of_rows, of_cells = confirmed(task, screened)
+        of_rows, of_cells = confirmed(task, screened, trials)
         contaminated, groups = contaminated and of_rows, groups & of_cells
     return contaminated, groups
 
 
-def confirmed(task: RobustTask, screened: Screened) -> tuple[bool, Mask]:
-    """Whether bounded fits of better layers to all rows see two groups of rows, of cells, too.
+def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> tuple[bool, Mask]:
+    """Whether bounded fits of the best layers to all rows see two groups of rows, of cells, too.
 
     Rows of a region of the inputs that the screen's layers cannot follow form a group as well, and
     no model explains them once they are all set aside. Wrong rows do not explain each other.
     """
-    rows = task.sample(task.effort.search_rows)
-    part, _ = task.part(task.T, screened.expected, task.usable, rows)
+    rows, judging = task.sample(2 * task.effort.search_rows), screened.judging
     scaling = Scaling.fit("robust", task.T[task.usable], task.w[task.usable])
-    judging = screened.judging
     T = scaling.dense(task.T[rows])[:, judging]
     T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
-    w, level, right = task.w[rows], levels_of(~judging[judging]), screened.kept[rows]
-
-    def drawn(layer: Layer) -> Trial:
-        hidden = layer.draw(task.few_nodes, task.seed, part.X, None, part.w)
-        return compare(part, layer, hidden, None)
+    X, w, level = task.rows.take(rows), task.w[rows], levels_of(~judging[judging])
 
     def explained(trial: Trial) -> Array:
-        H = with_constant(trial.hidden, part.X)
-        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level)
-        errors, tested = predicted - T[:, None], part.kept & ~np.isnan(predicted[:, 0, 0])
+        predicted = bounded_left_out(task, rows, with_constant(trial.hidden, X), T, level)
+        errors, tested = predicted - T[:, None], ~np.isnan(predicted[:, 0, 0])
         total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)
         best = errors[:, int(np.argmin(total))]
         of_rows = split_sizes(log_sizes(best)[tested], w[tested])[1]
-        every = np.ones(best.shape[1], dtype=bool)
-        of_cells = split_cells(best, np.where(tested & right, w, 0.0), every)[1]
-        return np.array([of_rows, *of_cells])
+        right, every = tested & screened.kept[rows], np.ones(best.shape[1], dtype=bool)
+        return np.array([of_rows, *split_cells(best, np.where(right, w, 0.0), every)[1]])
 
-    trials = sorted(task.each(drawn, SEARCH_LAYERS, "confirming"), key=lambda trial: trial.score)
-    of_all, *of_each = np.min(task.each(explained, trials[:3], "confirming"), axis=0)
+    of_rows, *of_each = np.min(task.each(explained, trials[:CONFIRMING], "confirming"), axis=0)
     of_cells = np.zeros(len(judging), dtype=bool)
     of_cells[judging] = np.array(of_each) >= TWO_GROUPS
-    return bool(of_all >= TWO_GROUPS), of_cells
+    return bool(of_rows >= TWO_GROUPS), of_cells
 
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
@@ -205,7 +194,7 @@ def _judge_by(
     predicted = np.zeros(task.T.shape)
     for member in members:
         if len(rows) < len(predicted):
-            predicted += member.outputs(task.X)
+            predicted += member.outputs(task.rows, task.n_threads)
     predicted[rows] = sum(member.predicted for member in members)
     return judge(task, screened, scaling.undo(predicted / len(members)))
 

@@ -12,8 +12,11 @@ import numpy as np
 from gorelm._features.scaling import Scaling
 from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices, Mask
+from gorelm.backends.inputs import ScaledRows, scaled_rows
 from gorelm.estimators._robust.layers import Part, sketch_of
 from gorelm.selection import Fold, track
+
+CENTRE_ROWS = 20_000  # of more rows, a sample may be centres of hidden nodes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -60,7 +63,7 @@ EFFORTS = {
 class RobustTask:
     """What every step reads: the checked table, its folds, and the estimator's parameters."""
 
-    X: Array  # scaled
+    X: Array | ScaledRows  # scaled
     T: Array  # as given; NaN: unknown
     w: Array
     usable: Mask  # rows with a weight and a known target
@@ -78,6 +81,17 @@ class RobustTask:
             return np.ones(len(self.T), dtype=bool)
         return np.isin(np.arange(len(self.T)), np.concatenate([f.test for f in self.folds]))
 
+    @cached_property
+    def rows(self) -> ScaledRows:
+        """The scaled inputs, wherever they are."""
+        return scaled_rows(self.X)
+
+    @cached_property
+    def centres(self) -> tuple[Array, Array]:
+        """Inputs and weights of rows that hidden nodes may take as centres."""
+        rows = self.sample(CENTRE_ROWS)
+        return self.rows.take(rows), self.w[rows]
+
     @property
     def few_nodes(self) -> int:
         """The nodes of a layer in the search."""
@@ -85,7 +99,7 @@ class RobustTask:
 
     def nodes_for(self, n_rows: int) -> int:
         """Return the nodes of a member fitted to so many rows."""
-        return self.n_hidden or self.effort.nodes_for(n_rows, self.X.shape[1], self.T.shape[1])
+        return self.n_hidden or self.effort.nodes_for(n_rows, self.rows.shape[1], self.T.shape[1])
 
     @property
     def many(self) -> bool:
@@ -136,7 +150,7 @@ class RobustTask:
         if folds is not None and not kept[rows][np.concatenate([f.test for f in folds])].any():
             folds = None  # nothing to compare by
         part = Part(
-            self.X[rows],
+            self.rows if len(rows) == len(self.T) else self.rows.take(rows),
             scaling.dense(T[rows]),
             scaling.dense(filled[rows]),
             self.w[rows],

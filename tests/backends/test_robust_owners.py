@@ -1,0 +1,199 @@
+"""RobustELM gives the same model wherever its rows are: in memory, in blocks, elsewhere."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from gorelm import RobustELMRegressor, stream
+from gorelm._features.layer import HiddenLayer
+from gorelm._features.scaling import Scaling
+from gorelm.backends import inputs
+from gorelm.backends.inputs import InMemory, within_reach
+from gorelm.backends.streamed_inputs import StreamedInputs
+from gorelm.datasets import make_multitarget
+from gorelm.estimators._robust import search, task
+from gorelm.estimators._robust.layers import Layer
+from gorelm.stream import RowBlocks
+
+N_ROWS = 700
+# Of every kind: additive and radial, with few and with all inputs.
+LAYERS = (
+    search.LINEAR,
+    Layer("tanh", 1.0, True, 2),
+    Layer("cosine", 0.5, False),
+    Layer("multiquadric", 2.0, True, 2),
+    Layer("multiquadric", 2.0, False),
+    Layer("laplace", 0.25, True, 3),
+    Layer("laplace", 0.25, False),
+)
+
+
+def uneven(X):
+    """Blocks of 1, 2, 4, ... rows."""
+    starts = np.cumsum([0, *2 ** np.arange(12)])
+    parts = [X[a:b] for a, b in pairwise(starts) if a < len(X)]
+    return RowBlocks.from_blocks(parts)
+
+
+def mapped(folder, X):
+    np.save(folder / "X.npy", X)
+    return RowBlocks.from_array(np.load(folder / "X.npy", mmap_mode="r"))
+
+
+def in_parquet(folder, X):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    frame = pandas.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])]).assign(y=0.0)
+    frame.to_parquet(folder / "table.parquet", row_group_size=101)
+    return RowBlocks.from_parquet(folder / "table.parquet", ["y"])[0]
+
+
+OWNERS = {
+    "uneven blocks": lambda folder, X: uneven(X),
+    "memory map": mapped,
+    "parquet": in_parquet,
+}
+CASES = {
+    "many rows": {"search_rows": 150},
+    "radial": {"search_rows": 150},
+    "few rows": {},
+    "given folds": {"search_rows": 150, "cv": 7},
+    "threads": {"search_rows": 150, "n_jobs": 3},
+}
+# Every owner once, and one owner of every kind with every case.
+PAIRS = [(owner, "many rows") for owner in OWNERS]
+PAIRS += [("uneven blocks", case) for case in list(CASES)[1:]]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Few layers, and blocks of sizes that divide nothing here."""
+    monkeypatch.setattr(search, "SEARCH_LAYERS", LAYERS)
+    monkeypatch.setattr(inputs, "BLOCK_ROWS", 61)
+    monkeypatch.setattr(stream, "BLOCK_ROWS", 37)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_multitarget(N_ROWS, outlier_ratio=0.2, random_state=0)
+
+
+def make(**params):
+    return RobustELMRegressor(**{"n_hidden": 40, "effort": "fast", "random_state": 0} | params)
+
+
+def weights_and_holes(T):
+    rng = np.random.default_rng(1)
+    T, w = T.copy(), rng.integers(0, 3, len(T)).astype(float)
+    T[rng.random(T.shape) < 0.05] = np.nan
+    T[5] = np.nan
+    return T, w
+
+
+def assert_same_model(one, other, X, given=None):
+    """Same members, flags and predictions; `given` are rows as the first model takes them."""
+    assert [m.activation for m in one.members_] == [m.activation for m in other.members_]
+    for mine, theirs in zip(one.members_, other.members_, strict=True):
+        assert_allclose(mine.hidden_.A, theirs.hidden_.A, rtol=1e-9, atol=1e-12)
+    assert one.contaminated_ == other.contaminated_
+    assert (one.outlier_mask_ == other.outlier_mask_).all()
+    size = np.abs(other.predict(X)).max()
+    assert_allclose(one.outlier_scores_, other.outlier_scores_, rtol=1e-6, atol=1e-6)
+    assert_allclose(one.out_of_fold_, other.out_of_fold_, rtol=0, atol=1e-6 * size)
+    predicted = np.asarray(one.predict(X if given is None else given))
+    assert_allclose(predicted, other.predict(X), rtol=0, atol=1e-6 * size)
+
+
+@pytest.mark.parametrize(("owner", "case"), PAIRS)
+def test_every_owner_gives_the_model_in_memory(owner, case, data, tmp_path, monkeypatch):
+    if case == "radial":
+        monkeypatch.setattr(search, "SEARCH_LAYERS", LAYERS[3:])
+        monkeypatch.setattr(task, "CENTRE_ROWS", 200)  # fewer than there are
+    here = make(**CASES[case]).fit(data.X, data.T)
+    X = OWNERS[owner](tmp_path, data.X)
+    there = make(**CASES[case]).fit(X, data.T)
+    assert_same_model(there, here, data.X, X)
+    assert there.outlier_mask_[data.planted].mean() > 0.9
+    radial = {"multiquadric", "laplace"} & {m.activation for m in there.members_}
+    assert radial or case != "radial"
+
+
+def test_weights_and_unknown_targets_in_blocks(data, tmp_path):
+    T, w = weights_and_holes(data.T)
+    here, there = (make(search_rows=150, missing_targets="ignore") for _ in range(2))
+    here.fit(data.X, T, w)
+    there.fit(uneven(data.X), T, w)
+    assert_same_model(there, here, data.X)
+
+
+def test_no_digit_depends_on_blocks_or_threads(data):
+    one = make(search_rows=150).fit(uneven(data.X), data.T)
+    two = make(search_rows=150, n_jobs=2).fit(RowBlocks.from_array(data.X), data.T)
+    assert (one.outlier_scores_ == two.outlier_scores_).all()
+    assert (one.predict(data.X) == two.predict(data.X)).all()
+
+
+def test_names_and_numbers_of_inputs_are_checked(data, tmp_path):
+    X = in_parquet(tmp_path, data.X)
+    model = make(search_rows=150).fit(X, data.T)
+    assert list(model.feature_names_in_) == [f"x{j}" for j in range(data.X.shape[1])]
+    with pytest.raises(ValueError, match="fitted with"):
+        model.predict(RowBlocks.from_array(data.X[:, 1:]))
+    bad = data.X.copy()
+    bad[400, 1] = np.nan
+    before = model.outlier_scores_
+    with pytest.raises(ValueError, match="row 400"):
+        model.fit(RowBlocks.from_array(bad), data.T)
+    assert model.outlier_scores_ is before
+
+
+# -- the seam itself ---------------------------------------------------------------------------
+
+
+def scaling_of(X):
+    return Scaling.fit("standard", X, np.ones(len(X)))
+
+
+SEAMS = {
+    "memory": lambda X: InMemory(within_reach(scaling_of(X), X)),
+    "blocks": lambda X: StreamedInputs(uneven(X), scaling_of(X)),
+}
+GROUPS = {
+    "a partition": lambda rng: np.array_split(np.sort(rng.permutation(N_ROWS)), 3),
+    "shuffled": lambda rng: np.array_split(rng.permutation(N_ROWS), 3),
+    "overlapping": lambda rng: [rng.permutation(N_ROWS)[:300] for _ in range(3)],
+    "empty": lambda rng: [np.arange(0), np.arange(N_ROWS - 1, N_ROWS)],
+}
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("seam", SEAMS)
+def test_sums_and_outputs_are_those_of_the_whole_hidden_outputs(seam, groups, data):
+    rng = np.random.default_rng(0)
+    rows, chosen = SEAMS[seam](data.X), GROUPS[groups](rng)
+    scaled = within_reach(scaling_of(data.X), data.X)
+    omega = rng.uniform(0.5, 2.0, N_ROWS)
+    for activation, n_inputs in (("tanh", None), ("multiquadric", 2), ("laplace", 2)):
+        hidden = HiddenLayer.draw(
+            9, data.X.shape[1], activation=activation, direct_link=True, random_state=0,
+            X=scaled, n_inputs=n_inputs,
+        )  # fmt: skip
+        H = np.column_stack([hidden.transform(scaled), np.ones(N_ROWS)])
+        coefs = [rng.normal(size=(H.shape[1], 2)) for _ in chosen]
+        for n_threads in (1, 2):
+            sums = rows.sums(hidden, chosen, omega, data.T, n_threads)
+            outputs = rows.outputs(hidden, chosen, coefs, n_threads)
+            for group, one, out, coef in zip(chosen, sums, outputs, coefs, strict=True):
+                h, t = (omega[group, None] * A[group] for A in (H, data.T))
+                assert_allclose(one.coef(1e-3), one_ridge(h, t, 1e-3), rtol=1e-6, atol=1e-9)
+                assert_allclose(out, H[group] @ coef, rtol=1e-9, atol=1e-9)
+    some = rng.permutation(N_ROWS)[:50]
+    assert_allclose(rows.take(some), scaled[some], rtol=1e-12)
+    assert rows.shape == data.X.shape
+
+
+def one_ridge(h, t, lam):
+    unit = np.square(h).sum() or 1.0
+    return np.linalg.solve(h.T @ h + lam * unit * np.eye(h.shape[1]), h.T @ t)

@@ -30,8 +30,8 @@ from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 # cut in two has 0.64.
 TWO_GROUPS = 0.75
 OUTER_FENCE = 3.0  # Tukey's: which rows and cells are flagged
-GROUP_FENCE = 2.0  # where there are two groups, for cells beyond the lower one
-FARTHEST_SCORE = 100.0  # larger ones count as this when scores are split
+FARTHEST_SCORE = 100.0  # larger ones count as this
+LEAST_VARIANCE = 0.01  # of the log scores of a group
 # In spreads of the targets. For the first split into two groups, larger errors count as this; in a
 # table of one group, no target with a smaller error is moved.
 GROSS = 10.0
@@ -88,12 +88,10 @@ def judge_cells(
     usual = usual_errors(errors, w, expected, special=special, off=off)
     z = _given_others(errors / usual, w, off)
     scores = np.abs(z)
-    typical = np.median(usual, axis=0)
-    splits = np.where(groups, np.expm1(splits) / typical, np.inf)
     thresholds = np.array(
         [
-            _threshold(column, w, split=split, special=is_special)
-            for column, split, is_special in zip(scores.T, splits, special, strict=True)
+            _threshold(column, w, two_groups=two, special=is_special)
+            for column, two, is_special in zip(scores.T, groups, special, strict=True)
         ]
     )
     return JudgedCells(scores, thresholds, scores > thresholds, explained, usual)
@@ -118,20 +116,44 @@ def split_cells(errors: Array, w: Array, judging: Mask) -> tuple[Array, Array]:
     return thresholds, explained
 
 
-def _threshold(scores: Array, w: Array, *, split: float, special: bool) -> float:
-    """Return the score beyond which a cell is wrong; `split` is infinite if there is one group."""
+def _threshold(scores: Array, w: Array, *, two_groups: bool, special: bool) -> float:
+    """Return the score beyond which a cell is wrong."""
     by = (w > 0) & ~np.isnan(scores)
     if special or not by.any():
         return RARE_FENCE
-    sizes, weights = np.log1p(scores[by]), w[by]
-    fence = outlier_threshold(sizes, weights, whisker=OUTER_FENCE)
-    if np.isfinite(split):
-        # Where errors are far below the spread, a cell in between the groups is off, too.
-        groups = split_in_two(np.minimum(sizes, np.log1p(FARTHEST_SCORE)), weights)[0]
-        fence = min(fence, max(groups, np.log1p(split)))
-        lower = sizes <= fence
-        fence = min(fence, outlier_threshold(sizes[lower], weights[lower], whisker=GROUP_FENCE))
-    return float(np.expm1(fence))
+    sizes = np.log1p(np.minimum(scores[by], FARTHEST_SCORE))
+    if two_groups:
+        return float(np.expm1(least_error_split(sizes, w[by])))
+    return float(np.expm1(outlier_threshold(sizes, w[by], whisker=OUTER_FENCE)))
+
+
+def least_error_split(sizes: Array, w: Array) -> float:
+    r"""Return where two groups meet that differ in their spread and in their number.
+
+    The threshold minimises :math:`\sum_k p_k \log (\sigma_k / p_k)` over the shares and deviations
+    of both groups (Kittler's rule: where two normal distributions fitted to them cross) between the
+    means of the groups of `split_in_two`.
+    """
+    split, _ = split_in_two(sizes, w)
+    if not np.isfinite(split):
+        return split
+    order = np.argsort(sizes, kind="stable")
+    x, weights = sizes[order], w[order]
+    low, high = (np.average(x[part], weights=weights[part]) for part in (x <= split, x > split))
+    total = weights.sum()
+    cost = np.zeros(len(x) - 1)
+    for values, share in ((x, weights), (x[::-1], weights[::-1])):
+        n, mean = np.cumsum(share), np.cumsum(share * values)
+        square = np.cumsum(share * values**2)
+        variance = np.maximum(square / n - (mean / n) ** 2, LEAST_VARIANCE)
+        terms = (n / total * (np.log(variance) / 2 - np.log(n / total)))[:-1]
+        cost += terms if values is x else terms[::-1]
+    middle = (x[1:] + x[:-1]) / 2
+    half = np.cumsum(weights)[:-1] >= total / 2
+    allowed = half & (x[1:] > x[:-1]) & (middle >= low) & (middle <= high)
+    if not allowed.any():
+        return split
+    return float(middle[np.argmin(np.where(allowed, cost, np.inf))])
 
 
 def has_spread(column: Array) -> bool:

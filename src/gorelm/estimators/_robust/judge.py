@@ -112,8 +112,10 @@ def _left_out(task: RobustTask, wrong: Mask, kept: Mask) -> Mask:
     return wrong & some_left
 
 
-def least_explained(task: RobustTask) -> float:
-    """Return the share of variance that two groups of rows must explain to be two in the end.
+def least_explained(task: RobustTask, n_targets: int = 1) -> float:
+    """Return the share of variance that two groups must explain to be two in the end.
+
+    For groups of cells, half of that share is the mean over so many targets.
 
     Of equal rows only one counts, so that a weight of 2 is the row twice.
     """
@@ -121,7 +123,7 @@ def least_explained(task: RobustTask) -> float:
     if n <= task.effort.search_rows:
         X = task.rows.take(np.flatnonzero(task.usable))
         n = len(np.unique(np.column_stack([X, task.T[task.usable]]), axis=0))
-    return TWO_GROUPS + BY_CHANCE / n
+    return TWO_GROUPS + BY_CHANCE / n * 2.0 / (1 + n_targets)
 
 
 def log_sizes(errors: Array) -> Array:

@@ -144,9 +144,10 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
     """Fit the members to all rows that stay."""
     part, judged = refined.part, refined.judged
     kept, omega = judged.kept, np.sqrt(part.w)
-    target = part.filled
+    expected = refined.scaling.dense(judged.expected)
+    target = np.where(np.isnan(part.T) & ~np.isnan(expected), expected, part.filled)
     if screened.dirty:
-        target = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
+        target = bounded_targets(target, part.w, expected, kept)
 
     def fitted(trial: Trial) -> RELMRegressor:
         if trial.sums is None:
@@ -168,15 +169,15 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
     return list(ordered_map(fitted, refined.members, 1 if task.many else task.n_threads))
 
 
-def bounded_targets(part: Part, predicted: Array, kept: Mask) -> Array:
+def bounded_targets(target: Array, w: Array, predicted: Array, kept: Mask) -> Array:
     """Return the targets, none of those kept beyond a fence around its prediction."""
     tested = kept & ~np.isnan(predicted).any(axis=1)
-    errors = np.where(tested[:, None], part.filled - predicted, 0.0)
+    errors = np.where(tested[:, None], target - predicted, 0.0)
     sizes = np.sqrt(np.einsum("nm,nm->n", errors, errors))
-    fence = outlier_threshold(sizes[tested], part.w[tested], whisker=INNER_FENCE)
+    fence = outlier_threshold(sizes[tested], w[tested], whisker=INNER_FENCE)
     beyond = tested & (sizes > fence)
     shorter = np.where(beyond, fence / np.maximum(sizes, 1e-300), 1.0)[:, None]
-    return np.where(beyond[:, None], np.nan_to_num(predicted) + shorter * errors, part.filled)
+    return np.where(beyond[:, None], np.nan_to_num(predicted) + shorter * errors, target)
 
 
 def _as_estimator(task: RobustTask, trial: Trial, coef: Array, unit: float) -> RELMRegressor:

@@ -115,7 +115,7 @@ def _still_two(
     task: RobustTask, screened: Screened, judged: Judged, trials: Sequence[Trial]
 ) -> tuple[bool, Mask]:
     """Return whether the errors of rows, and of each target's cells, are still two groups."""
-    least = least_explained(task)
+    least = least_explained(task, int(screened.judging.sum()))
     contaminated = screened.contaminated and judged.two_groups
     groups = screened.groups & (judged.cells.explained >= least)
     if contaminated or groups.any():

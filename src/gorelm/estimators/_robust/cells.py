@@ -31,6 +31,7 @@ from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 TWO_GROUPS = 0.75
 OUTER_FENCE = 3.0  # Tukey's: which rows and cells are flagged
 FARTHEST_SCORE = 100.0  # larger ones count as this
+FEW_ERRORS = 4.0  # usual errors: beyond, a cell may be wrong whatever the target's spread
 LEAST_VARIANCE = 0.01  # of the log scores of a group
 # In spreads of the targets. For the first split into two groups, larger errors count as this; in a
 # table of one group, no target with a smaller error is moved.
@@ -88,10 +89,11 @@ def judge_cells(
     usual = usual_errors(errors, w, expected, special=special, off=off)
     z = _given_others(errors / usual, w, off)
     scores = np.abs(z)
+    splits = np.where(groups, np.expm1(splits) / np.median(usual, axis=0), np.inf)
     thresholds = np.array(
         [
-            _threshold(column, w, two_groups=two, special=is_special)
-            for column, two, is_special in zip(scores.T, groups, special, strict=True)
+            _threshold(column, w, split=split, special=is_special)
+            for column, split, is_special in zip(scores.T, splits, special, strict=True)
         ]
     )
     return JudgedCells(scores, thresholds, scores > thresholds, explained, usual)
@@ -116,14 +118,14 @@ def split_cells(errors: Array, w: Array, judging: Mask) -> tuple[Array, Array]:
     return thresholds, explained
 
 
-def _threshold(scores: Array, w: Array, *, two_groups: bool, special: bool) -> float:
-    """Return the score beyond which a cell is wrong."""
+def _threshold(scores: Array, w: Array, *, split: float, special: bool) -> float:
+    """Return the score beyond which a cell is wrong; `split` is infinite if there is one group."""
     by = (w > 0) & ~np.isnan(scores)
     if special or not by.any():
         return RARE_FENCE
     sizes = np.log1p(np.minimum(scores[by], FARTHEST_SCORE))
-    if two_groups:
-        return float(np.expm1(least_error_split(sizes, w[by])))
+    if np.isfinite(split):
+        return float(max(np.expm1(least_error_split(sizes, w[by])), min(split, FEW_ERRORS)))
     return float(np.expm1(outlier_threshold(sizes, w[by], whisker=OUTER_FENCE)))
 
 

@@ -23,6 +23,8 @@ from gorelm.estimators._robust.task import RobustTask
 BY_CHANCE = 2.4
 # Spreads of the target: in a table of one group, no cell with a smaller error is left out.
 FAR = 10.0
+# If wrong cells are in rows that are wrong but for this share of them, cells are not at fault.
+IN_RIGHT_ROWS = 0.2
 FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 
 
@@ -86,6 +88,8 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         # A row most of whose targets are right is judged by these.
         off, known = of_all.mask & judging, ~np.isnan(errors) & judging
         right = off.any(axis=1) & (2 * off.sum(axis=1) <= known.sum(axis=1))
+        if screened.contaminated and off[right & by].sum() < IN_RIGHT_ROWS * off[by].sum():
+            right[:] = False  # wrong rows alone, with some targets near those expected
         sizes = np.where(right, log_sizes(np.where(off, np.nan, errors)[:, rowwise]), sizes)
         flagged = tested & (sizes > threshold)
         cells = of_all

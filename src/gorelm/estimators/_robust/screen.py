@@ -19,6 +19,7 @@ from gorelm.selection import Fold
 
 SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared norm of H
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
+CHOOSING_FOLDS = 2  # of them, by which a layer is chosen
 SCREEN_ROWS = 5000  # of more rows, a sample is screened by folds, and predicts the others
 SCREEN_CLIP = 3.0  # spreads, of the targets that the bounded loss starts from
 SCREEN_LAYERS = (
@@ -83,11 +84,14 @@ def _screen_layer(task: RobustTask, T: Array, nodes: int, special: Mask) -> tupl
     some = _some_targets(T[rows], special, task.seed)
     T, level = T[rows][:, some], levels_of(special[some])
     X = task.rows.take(rows)
+    # Leave-one-out would choose layers that follow wrong cells: the pseudo-observations of a row's
+    # neighbours depend on its own.
+    n_folds = CHOOSING_FOLDS if task.folds is None else None
 
     def losses(layer: Layer) -> Array:
         hidden = layer.draw(nodes, task.seed, X, None, task.w[rows])
         H = with_constant(hidden, X)
-        predicted = bounded_left_out(task, rows, H, T, level)
+        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level, n_folds)
         scored = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
         errors = np.nan_to_num(predicted[scored] - T[scored][:, None])
         return np.asarray(task.w[rows][scored] @ np.abs(errors).sum(axis=2))
@@ -116,29 +120,21 @@ def _screen_folds(task: RobustTask, rows: Indices) -> Sequence[Fold]:
     ]
 
 
-def bounded_left_out(task: RobustTask, rows: Indices, H: Array, T: Array, level: Array) -> Array:
-    """Return predictions of some rows, (n, P, m), at every penalty of the screen.
-
-    By bounded fits without the row's fold where folds are given, else by leave-one-out. The latter
-    needs one decomposition, but the other rows' pseudo-observations depend a little on the row left
-    out: good enough to compare layers, not to judge the row.
-    """
-    if task.folds is not None:
-        return bounded_by_folds(task, rows, H, T, SCREEN_PATH, level)
-    usable = task.usable[rows]
-    predicted = np.full((len(H), len(SCREEN_PATH), T.shape[1]), np.nan)
-    predicted[usable] = bounded_fit(
-        H[usable], T[usable], task.w[rows][usable], SCREEN_PATH, level
-    ).left_out
-    return predicted
-
-
 def bounded_by_folds(
-    task: RobustTask, rows: Indices, H: Array, T: Array, lams: Array, level: Array
+    task: RobustTask,
+    rows: Indices,
+    H: Array,
+    T: Array,
+    lams: Array,
+    level: Array,
+    n_folds: int | None = None,
 ) -> Array:
-    """Return predictions of some rows, (n, P, m), by bounded fits without their fold."""
+    """Return predictions of some rows, (n, P, m), by bounded fits without their fold.
+
+    Only the first `n_folds` are predicted, the others are NaN.
+    """
     predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
-    for fold in _screen_folds(task, rows):
+    for fold in _screen_folds(task, rows)[:n_folds]:
         train = fold.train[task.usable[rows[fold.train]]]
         if task.folds is not None and np.isnan(T[train]).all(axis=0).any():
             raise ValueError(

@@ -27,7 +27,13 @@ from gorelm.estimators._robust.layers import (
     compare,
     pooled_guides,
 )
-from gorelm.estimators._robust.screen import bounded_left_out, judged_by_screen, levels_of
+from gorelm.estimators._robust.screen import (
+    CHOOSING_FOLDS,
+    SCREEN_PATH,
+    bounded_by_folds,
+    judged_by_screen,
+    levels_of,
+)
 from gorelm.estimators._robust.task import RobustTask
 
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
@@ -136,8 +142,11 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
     T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
     X, w, level = task.rows.take(rows), task.w[rows], levels_of(~judging[judging])
 
+    n_folds = CHOOSING_FOLDS if task.folds is None else None
+
     def explained(trial: Trial) -> Array:
-        predicted = bounded_left_out(task, rows, with_constant(trial.hidden, X), T, level)
+        H = with_constant(trial.hidden, X)
+        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level, n_folds)
         errors, tested = predicted - T[:, None], ~np.isnan(predicted[:, 0, 0])
         total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)
         best = errors[:, int(np.argmin(total))]
@@ -145,10 +154,10 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
         right, every = tested & screened.kept[rows], np.ones(best.shape[1], dtype=bool)
         return np.array([of_rows, *split_cells(best, np.where(right, w, 0.0), every)[1]])
 
-    of_rows, *of_each = np.min(task.each(explained, trials[:CONFIRMING], "confirming"), axis=0)
+    found = np.array(task.each(explained, trials[:CONFIRMING], "confirming"))
     of_cells = np.zeros(len(judging), dtype=bool)
-    of_cells[judging] = np.array(of_each) >= TWO_GROUPS
-    return bool(of_rows >= TWO_GROUPS), of_cells
+    of_cells[judging] = found[:, 1:].mean(axis=0) >= TWO_GROUPS
+    return bool(found[:, 0].min() >= TWO_GROUPS), of_cells
 
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.stats import binom
 
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
@@ -23,8 +24,10 @@ from gorelm.estimators._robust.task import RobustTask
 BY_CHANCE = 2.4
 # Spreads of the target: in a table of one group, no cell with a smaller error is left out.
 FAR = 10.0
-# If wrong cells are in rows that are wrong but for this share of them, cells are not at fault.
-IN_RIGHT_ROWS = 0.2
+# Share of the wrong cells in rows that are right, beside that of cells wrong independently: below,
+# rows are at fault, not cells.
+TOGETHER = 0.6
+HEAVY = 1.5  # usual errors, beyond which the pull of a cell does not grow where tails are heavy
 FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 
 
@@ -36,6 +39,8 @@ class Screened:
     groups: Mask  # (m,): whether those of a target's cells do
     kept: Mask  # rows that stay
     wrong: Mask  # (n, m): cells that are left out, in rows that stay
+    heavy: Mask  # (m,): targets whose errors have heavy tails
+    T: Array  # to fit: NaN where wrong, brought nearer to the prediction where tails are heavy
     judging: Mask  # targets by whose errors rows are judged
     expected: Array  # predictions in the units of y
 
@@ -57,6 +62,7 @@ class Judged:
     two_groups: bool  # whether the errors of rows form two clear groups
     cells: JudgedCells
     wrong: Mask  # (n, m): cells that are left out, in rows that stay
+    T: Array  # to fit, as in `Screened`
 
 
 def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
@@ -88,7 +94,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         # A row most of whose targets are right is judged by these.
         off, known = of_all.mask & judging, ~np.isnan(errors) & judging
         right = off.any(axis=1) & (2 * off.sum(axis=1) <= known.sum(axis=1))
-        if screened.contaminated and off[right & by].sum() < IN_RIGHT_ROWS * off[by].sum():
+        if screened.contaminated and _together(off[by], known[by], right[by]):
             right[:] = False  # wrong rows alone, with some targets near those expected
         sizes = np.where(right, log_sizes(np.where(off, np.nan, errors)[:, rowwise]), sizes)
         flagged = tested & (sizes > threshold)
@@ -97,6 +103,10 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
             cells = cells_by(by & ~flagged, screened.groups)
             cells = replace(cells, mask=cells.mask | of_all.mask & flagged[:, None])
     kept = task.usable & ~(flagged & screened.contaminated)
+    wrong = _left_out(task, cells.mask & (screened.groups | (np.abs(errors) > FAR)), kept)
+    heavy = screened.heavy & ~screened.groups & (not screened.contaminated)
+    excess = errors - np.clip(errors, -HEAVY * cells.usual, HEAVY * cells.usual)
+    to_fit = np.where(heavy & by[:, None] & ~np.isnan(excess), T + excess * spread, T)
     return Judged(
         expected=np.where(tested[:, None], expected, np.nan),
         scores=np.where(tested, np.expm1(sizes), np.nan),
@@ -105,8 +115,19 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         kept=kept,
         two_groups=bool(explained >= least_explained(task)),
         cells=cells,
-        wrong=_left_out(task, cells.mask & (screened.groups | (np.abs(errors) > FAR)), kept),
+        wrong=wrong,
+        T=np.where(wrong, np.nan, to_fit),
     )
+
+
+def _together(off: Mask, known: Mask, right: Mask) -> bool:
+    """Whether wrong cells are in the same rows more than if they were independent."""
+    if not off.any():
+        return False
+    n_targets = int(np.median(known.sum(axis=1)))
+    others = binom(max(n_targets - 1, 0), off.sum() / known.sum())
+    independent = float(others.cdf(n_targets // 2 - 1))
+    return bool(off[right].sum() < TOGETHER * independent * off.sum())
 
 
 def _left_out(task: RobustTask, wrong: Mask, kept: Mask) -> Mask:

@@ -51,17 +51,17 @@ def refine(task: RobustTask, found: Found) -> Refined:
     """Give the best layers all their nodes and all rows, and judge all rows once more."""
     screened, every = found.screened, np.arange(len(task.T))
     filling, kept = filling_of(found.judged, screened), found.judged.kept
-    T = np.where(found.judged.wrong, np.nan, task.T)
-    part, scaling = task.part(T, filling, kept, every)
+    part, scaling = task.part(found.judged.T, filling, kept, every)
     if task.many:
         some = task.sample(task.effort.middle_rows)
-        trials = _grown_by_sums(task, found, task.part(T, filling, kept, some)[0], part)
+        trials = _grown_by_sums(
+            task, found, task.part(found.judged.T, filling, kept, some)[0], part
+        )
     else:
         trials = _grown(task, found, part)
     members, judged = _members(task, screened, scaling, trials)
-    if screened.dirty and changed(judged, kept, found.judged.wrong):
-        T = np.where(judged.wrong, np.nan, task.T)
-        part, scaling = task.part(T, filling_of(judged, screened), judged.kept, every)
+    if changed(judged, kept, found.judged.wrong):
+        part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, every)
         trials = [_fitted_again(task, part, member) for member in members]
         members, judged = _members(task, screened, scaling, trials)
     return Refined(members, part, scaling, judged)
@@ -145,7 +145,8 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
     part, judged = refined.part, refined.judged
     kept, omega = judged.kept, np.sqrt(part.w)
     expected = refined.scaling.dense(judged.expected)
-    target = np.where(np.isnan(part.T) & ~np.isnan(expected), expected, part.filled)
+    T = refined.scaling.dense(judged.T)
+    target = np.where(np.isnan(T), np.where(np.isnan(expected), part.filled, expected), T)
     if screened.dirty:
         target = bounded_targets(target, part.w, expected, kept)
 

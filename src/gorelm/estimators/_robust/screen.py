@@ -21,6 +21,8 @@ SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
 CHOOSING_FOLDS = 2  # of them, by which a layer is chosen
 SCREEN_ROWS = 5000  # of more rows, a sample is screened by folds, and predicts the others
+HEAVIER = 8.0 ** np.arange(4)  # times the penalty, for squared errors
+CUT_OFF, CLEARLY = 5.0, 0.9  # median errors; what a bounded loss must lower the squares to
 SCREEN_CLIP = 3.0  # spreads, of the targets that the bounded loss starts from
 SCREEN_LAYERS = (
     Layer("multiquadric", 2.0, False),
@@ -38,12 +40,12 @@ def screen(task: RobustTask) -> Screened:
     judging = np.array([has_spread(column[usable]) for column in T.T])
     scaled = scaling.dense(T)
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
-    predicted = _bounded_predictions(task, near, ~judging)
+    predicted, heavy = _bounded_predictions(task, near, ~judging)
     tested = usable & task.tested
     errors = np.where(tested[:, None], predicted - scaled, np.nan)
     expected = scaling.undo(np.nan_to_num(predicted))
     nothing = np.zeros(T.shape, dtype=bool)
-    screened = Screened(False, nothing[0], usable, nothing, judging, expected)
+    screened = Screened(False, nothing[0], usable, nothing, heavy, T, judging, expected)
     if judging.any():
         sizes = log_sizes(errors[:, judging])
         explained = split_sizes(sizes[tested], w[tested])[1]
@@ -57,11 +59,14 @@ def screen(task: RobustTask) -> Screened:
 def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
     """Return the screen with the rows and cells left out that its predictions tell."""
     judged = judge(task, screened, screened.expected)
-    return replace(screened, kept=judged.kept, wrong=judged.wrong)
+    return replace(screened, kept=judged.kept, wrong=judged.wrong, T=judged.T)
 
 
-def _bounded_predictions(task: RobustTask, T: Array, special: Mask) -> Array:
-    """Return predictions of every row by a network with a bounded loss that did not see it."""
+def _bounded_predictions(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Mask]:
+    """Return predictions of every row by a network with a bounded loss that did not see it.
+
+    And for which targets the bounded loss predicts clearly better than the square.
+    """
     nodes = min(SCREEN_NODES, task.n_hidden or SCREEN_NODES)
     layer, lam = _screen_layer(task, T, nodes, special)
     level = levels_of(special)
@@ -75,7 +80,24 @@ def _bounded_predictions(task: RobustTask, T: Array, special: Mask) -> Array:
         every = np.arange(len(T))
         (predicted,) = task.rows.outputs(hidden, [every], [coef], task.n_threads)
     predicted[rows] = bounded_by_folds(task, rows, H, T[rows], np.array([lam]), level)[:, 0]
-    return predicted
+    return predicted, _heavy(task, rows, H, T[rows], predicted[rows], lam) & ~special
+
+
+def _heavy(task: RobustTask, rows: Indices, H: Array, T: Array, bounded: Array, lam: float) -> Mask:
+    """Return the targets that the bounded loss predicts clearly better than the square.
+
+    Squared errors get heavier penalties to choose from, too. Both are compared by the mean of
+    errors that are cut off, so that no outlier decides.
+    """
+    lams, level = lam * HEAVIER, np.ones(T.shape[1])
+    squared = bounded_by_folds(task, rows, H, T, lams, level)
+    errors = np.abs(np.concatenate([bounded[:, None], squared], axis=1) - T[:, None])
+    w = np.where(task.usable[rows][:, None] & ~np.isnan(errors).any(axis=1), task.w[rows, None], 0)
+    errors = np.nan_to_num(errors)
+    cut = CUT_OFF * quantiles_of_columns(errors[:, :1], w, np.full(T.shape[1], 0.5))
+    losses = np.einsum("npm,nm->pm", np.minimum(errors, cut) ** 2, w)
+    ratios = np.log(np.maximum(losses[0], 1e-300) / np.maximum(losses[1:].min(axis=0), 1e-300))
+    return np.asarray((ratios + ratios.mean()) / 2 < np.log(CLEARLY))  # as for groups of cells
 
 
 def _screen_layer(task: RobustTask, T: Array, nodes: int, special: Mask) -> tuple[Layer, float]:

@@ -85,8 +85,7 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
     Unless `sure`, the groups that the screen saw must be seen by better models, too.
     """
     rows = task.sample(task.effort.search_rows)
-    T = np.where(screened.wrong, np.nan, task.T)
-    part, scaling = task.part(T, screened.expected, screened.kept, rows)
+    part, scaling = task.part(screened.T, screened.expected, screened.kept, rows)
     trials = compare_layers(task, part)
     judged = _judge_by(task, screened, scaling, trials, rows)
     if screened.dirty and not sure:
@@ -97,9 +96,8 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
             # after.)
             fewer = replace(screened, contaminated=contaminated, groups=groups)
             return search(task, judged_by_screen(task, fewer), sure=True)
-    if screened.dirty and changed(judged, screened.kept, screened.wrong):
-        T = np.where(judged.wrong, np.nan, task.T)
-        part, scaling = task.part(T, filling_of(judged, screened), judged.kept, rows)
+    if changed(judged, screened.kept, screened.wrong):
+        part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
         again = task.each(
             lambda t: compare(part, t.layer, t.hidden, t.guide), best, "searching again"
@@ -154,10 +152,10 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
         right, every = tested & screened.kept[rows], np.ones(best.shape[1], dtype=bool)
         return np.array([of_rows, *split_cells(best, np.where(right, w, 0.0), every)[1]])
 
-    found = np.array(task.each(explained, trials[:CONFIRMING], "confirming"))
+    of_rows, *of_each = np.min(task.each(explained, trials[:CONFIRMING], "confirming"), axis=0)
     of_cells = np.zeros(len(judging), dtype=bool)
-    of_cells[judging] = found[:, 1:].mean(axis=0) >= TWO_GROUPS
-    return bool(found[:, 0].min() >= TWO_GROUPS), of_cells
+    of_cells[judging] = np.array(of_each) >= TWO_GROUPS
+    return bool(of_rows >= TWO_GROUPS), of_cells
 
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:

@@ -10,10 +10,10 @@ clear share of the errors' sizes (else 1). Of :math:`z_{ij} = e_{ij} / s_{ij}` i
 the row's other errors do not explain,
 
 .. math:: \operatorname{score}_{ij} =
-    \frac{|z_{ij} - \sum_{k \ne j} B_{kj}\, \psi(z_{ik})|}{\sigma_j},
+    \min_\psi \frac{|z_{ij} - \sum_{k \ne j} B_{kj}\, \psi(z_{ik})|}{\sigma_j},
 
-for the targets whose usual error that lowers (else :math:`|z_{ij}|`). :math:`\psi` is 0 for an
-error that is itself large, so that a wrong cell says nothing about the others.
+for the targets whose usual error that lowers (else :math:`|z_{ij}|`). :math:`\psi(z)` is z, or 0
+where z is large: a wrong cell says nothing about the others.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def usual_errors(errors: Array, w: Array, expected: Array, *, special: Mask, off
             near = by & (column <= GROSS)
             by = near if near.any() else by
         typical = max(masked_quantile(column[by], w[by], level) / normal, LEAST_ERROR)
-        shape = np.ones(len(column))
+        shape: Array = np.ones(len(column))
         if not special[j] and by.sum() > 20:
             shape = _shape(column, w, expected[:, j], by, typical)
             typical = max(masked_quantile((column / shape)[by], w[by], level) / normal, LEAST_ERROR)
@@ -221,7 +221,7 @@ def _shape(sizes: Array, w: Array, expected: Array, by: Mask, typical: float) ->
     explained = np.average((fitted[by] - mean) ** 2, weights=w[by])
     if not explained > DEPENDENT * variance:
         return np.ones_like(sizes)
-    return np.exp(fitted - mean)
+    return np.asarray(np.exp(fitted - mean))
 
 
 def _given_others(z: Array, w: Array, off: Mask) -> Array:
@@ -238,8 +238,11 @@ def _given_others(z: Array, w: Array, off: Mask) -> Array:
     precision = np.linalg.inv((1.0 - shrink) * correlations + shrink * np.eye(n_targets))
     B = -precision / np.diag(precision)
     np.fill_diagonal(B, 0.0)
-    left = z - (useful / deviation) @ B * deviation
-    out = z.copy()
+    # An error that is large says nothing if it is that of a wrong cell, and much if all errors of
+    # the row are large: a cell is off if it is so either way.
+    given = [z - (others / deviation) @ B * deviation for others in (useful, np.nan_to_num(z))]
+    left = np.where(np.abs(given[0]) <= np.abs(given[1]), *given)
+    out: Array = z.copy()
     for j in range(n_targets):
         by = (w > 0) & ~np.isnan(z[:, j]) & ~off[:, j]
         if not by.any():

@@ -67,7 +67,7 @@ class Judged:
 
 def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     """Judge all rows by their errors, in spreads of the targets, and all cells."""
-    T, w, judging = task.T, task.w, screened.judging
+    T, w, judging, groups = task.T, task.w, screened.judging, screened.groups
     tested = task.tested & ~np.isnan(expected).any(axis=1)
     spread = Scaling.fit("robust", T[task.usable], w[task.usable]).scale
     with np.errstate(over="ignore"):
@@ -82,8 +82,8 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     # If wrong rows were not known, cells would be off in as many rows.
     of_all = cells_by(by, judging if screened.contaminated else screened.groups)
     if T.shape[1] == 1:
-        cells, sizes = of_all, np.log1p(of_all.scores[:, 0])
-        threshold, explained = np.log1p(of_all.thresholds[0]), of_all.explained[0]
+        cells, scores = of_all, of_all.scores[:, 0]
+        threshold, explained = float(of_all.thresholds[0]), float(of_all.explained[0])
         flagged = of_all.mask[:, 0]
     else:
         rowwise = judging if judging.any() else slice(None)
@@ -95,22 +95,24 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         off, known = of_all.mask & judging, ~np.isnan(errors) & judging
         right = off.any(axis=1) & (2 * off.sum(axis=1) <= known.sum(axis=1))
         if screened.contaminated and _together(off[by], known[by], right[by]):
-            right[:] = False  # wrong rows alone, with some targets near those expected
+            # Wrong rows alone, with some targets near those expected.
+            right[:], groups = False, np.zeros_like(groups)
         sizes = np.where(right, log_sizes(np.where(off, np.nan, errors)[:, rowwise]), sizes)
         flagged = tested & (sizes > threshold)
+        scores, threshold = np.expm1(sizes), float(np.expm1(threshold))
         cells = of_all
         if screened.contaminated:
-            cells = cells_by(by & ~flagged, screened.groups)
+            cells = cells_by(by & ~flagged, groups)
             cells = replace(cells, mask=cells.mask | of_all.mask & flagged[:, None])
-    kept = task.usable & ~(flagged & screened.contaminated)
-    wrong = _left_out(task, cells.mask & (screened.groups | (np.abs(errors) > FAR)), kept)
-    heavy = screened.heavy & ~screened.groups & (not screened.contaminated)
+    kept = task.usable & ~(flagged & screened.dirty)
+    wrong = _left_out(task, cells.mask & (groups | (np.abs(errors) > FAR)), kept)
+    heavy = screened.heavy & (not screened.dirty)
     excess = errors - np.clip(errors, -HEAVY * cells.usual, HEAVY * cells.usual)
     to_fit = np.where(heavy & by[:, None] & ~np.isnan(excess), T + excess * spread, T)
     return Judged(
         expected=np.where(tested[:, None], expected, np.nan),
-        scores=np.where(tested, np.expm1(sizes), np.nan),
-        threshold=float(np.expm1(threshold)),
+        scores=np.where(tested, scores, np.nan),
+        threshold=threshold,
         flagged=flagged,
         kept=kept,
         two_groups=bool(explained >= least_explained(task)),

@@ -60,7 +60,7 @@ def refine(task: RobustTask, found: Found) -> Refined:
     else:
         trials = _grown(task, found, part)
     members, judged = _members(task, screened, scaling, trials)
-    if changed(judged, kept, found.judged.wrong):
+    if screened.dirty and changed(judged, kept, found.judged.wrong):
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, every)
         trials = [_fitted_again(task, part, member) for member in members]
         members, judged = _members(task, screened, scaling, trials)

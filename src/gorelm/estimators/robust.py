@@ -81,7 +81,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         those of the upper group were set aside.
     outlier_scores_ : ndarray of shape (n_samples,)
         Typical size e of each row's out-of-sample errors, in units of the targets' spread:
-        1 + e is the geometric mean of 1 + abs(error) over the targets (NaN where `cv` never tests).
+        1 + e is the geometric mean of 1 + abs(error) over the targets, without wrong cells of a row
+        that is right (NaN where `cv` never tests). With one target, the cells' scores.
     outlier_threshold_ : float
         Scores above it are flagged.
     outlier_mask_ : ndarray of bool, shape (n_samples,)

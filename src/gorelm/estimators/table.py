@@ -73,7 +73,8 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Names of the targets; y0, y1, ... where y had none.
     notes_ : list of str
         What was filled in, encoded, ignored or taken for missing, a sentence each.
-    outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, timings_
+    outlier_scores_, outlier_threshold_, outlier_mask_, cell_scores_, cell_thresholds_, cell_mask_,
+    out_of_fold_, contaminated_, timings_
         Those of `regressor_`, where it has them.
     n_features_in_ : int
         Number of columns.

@@ -498,6 +498,7 @@ def test_rows_far_off_in_a_clean_table(monkeypatch, size, left_out):
     errors = rng.normal(size=(400, 2)) * rng.uniform(0, 0.4, size=(400, 1))
     errors[:3] = size
     none = np.zeros(2, dtype=bool)
+    monkeypatch.setattr(screen, "split_sizes", lambda *args: (np.inf, 0.0))  # one group
     monkeypatch.setattr(
         screen, "_bounded_predictions", lambda task, scaled, special: (scaled + errors, none)
     )

@@ -1,6 +1,7 @@
 """Fits on a GPU: seconds, bandwidth and accuracy, against a plain PyTorch loop on the same card.
 
     python benchmarks/gpu.py --out docs/results/gpu.csv
+    python benchmarks/gpu.py --robust            # RobustELM on 1,000,000 rows, 20 % of them wrong
 
 The time starts when the inputs are on the card: hidden outputs, H'H, its factor, 200 iterations
 with their certificates, and the copy of the weights to the host. Medians of repeats, after one fit
@@ -156,13 +157,75 @@ def path(n_rows, n_hidden, m, repeats):
     }
 
 
+def robust(n_rows, n_threads):
+    """Print seconds of each step of RobustELM from inputs on the card to a judged model."""
+    from outside import interactions
+    from sklearn.utils import check_random_state
+
+    from gorelm import RobustELMRegressor
+    from gorelm.backends.torch import inputs as device
+    from gorelm.datasets import contaminate
+    from gorelm.metrics import arrmse
+
+    X, T = interactions(n_rows + 20_000)
+    X, X_test, T, T_test = X[:n_rows], X[n_rows:], T[:n_rows], T[n_rows:]
+    T, wrong = contaminate(T, 0.2, kind="rows", random_state=check_random_state(0))
+    spent = {"sums": 0.0, "outputs": 0.0, "systems": 0.0}
+    work = {"sums": 0.0}
+
+    def timed(cls, name, part):
+        plain = getattr(cls, name)
+
+        def run(self, *args, **kwargs):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            found = plain(self, *args, **kwargs)
+            torch.cuda.synchronize()
+            spent[part] += time.perf_counter() - start
+            if part == "sums":
+                rows = sum(len(group) for group in args[1])
+                work["sums"] += rows * (args[0].n_outputs + 1.0) ** 2
+            return found
+
+        setattr(cls, name, run)
+
+    timed(device.TorchInputs, "sums", "sums")
+    timed(device.TorchInputs, "outputs", "outputs")
+    timed(device.DeviceSums, "coef", "systems")
+    there = torch.tensor(X, device="cuda")
+    square = torch.rand(8192, 8192, device="cuda", dtype=torch.float64)
+    speed = 2 * 8192**3 / seconds(lambda: square @ square, 3)
+    for attempt in ("first fit", "second fit"):
+        for values in (spent, work):
+            values.update(dict.fromkeys(values, 0.0))
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        model = RobustELMRegressor(random_state=0, n_jobs=n_threads).fit(there, T)
+        total = time.perf_counter() - start
+        error = arrmse(T_test, model.predict(torch.tensor(X_test, device="cuda")).cpu().numpy())
+        mask = model.outlier_mask_
+        print(f"{attempt}: {n_rows} rows, {total:.2f} s, error {error:.4f}, "
+              f"recall {mask[wrong].mean():.4f}, precision {wrong[mask].mean():.4f}")  # fmt: skip
+        print("  steps:", {name: round(s, 2) for name, s in model.timings_.items()})
+        print("  on the card:", {name: round(s, 2) for name, s in spent.items()},
+              f"H'H at {work['sums'] / spent['sums'] / 1e12:.1f} TFLOP/s in float64 (half of it "
+              f"counted), a product of matrices at {speed / 1e12:.1f}")  # fmt: skip
+        print("  members:", [(m.activation, m.n_inputs, m.hidden_.n_nodes) for m in model.members_])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", help="CSV file to write")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--robust", action="store_true", help="RobustELM alone")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of --robust")
+    parser.add_argument("--jobs", type=int, default=-1, help="threads of --robust on the host")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         parser.exit(1, "there is no CUDA device\n")
+    if args.robust:
+        robust(args.rows, args.jobs)
+        return
     speed = roof()
     print(f"{torch.cuda.get_device_name()}, a copy moves {speed / 1e12:.2f} TB/s")
     records = []

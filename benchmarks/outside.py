@@ -227,6 +227,14 @@ def interactions(
     return drawn_sums(n, rng, n_inputs=n_inputs, n_targets=n_targets, orders=orders, noise=noise)
 
 
+def smooth_interactions(n: int, seed: int = 0) -> Table:
+    """Likewise, but products and waves alone, without steps and edges."""
+    rng = np.random.default_rng([13, seed])
+    return drawn_sums(
+        n, rng, n_inputs=10, n_targets=4, orders=(2, 2, 2, 3), noise=0.1, kinds=(1, 4)
+    )
+
+
 def drawn_sums(
     n: int,
     rng: np.random.Generator,
@@ -235,11 +243,16 @@ def drawn_sums(
     n_targets: int,
     orders: tuple[int, ...],
     noise: float,
+    kinds: tuple[int, ...] = (0, 1, 2, 3),
 ) -> Table:
     """Draw sums of functions of few inputs: the law first, so that it is the same for every n."""
     law = [
         [
-            (rng.choice(n_inputs, order, replace=False), rng.integers(4), rng.uniform(0.5, 1.5))
+            (
+                rng.choice(n_inputs, order, replace=False),
+                kinds[rng.integers(len(kinds))],
+                rng.uniform(0.5, 1.5),
+            )
             for order in orders
         ]
         for _ in range(n_targets)
@@ -252,7 +265,7 @@ def drawn_sums(
 
 
 def term(U: Array, kind: int) -> Array:
-    """Return a function of all columns of U, of one of four kinds, with deviation about 1."""
+    """Return a function of all columns of U, of one of five kinds, with deviation about 1."""
     last, others = U[:, -1], U[:, :-1]
     if kind == 0:  # a product, with an edge
         return 3.5 * np.abs(last) * others.prod(axis=1)
@@ -260,7 +273,9 @@ def term(U: Array, kind: int) -> Array:
         return 2.4 * np.sin(1.5 * np.pi * last) * others.prod(axis=1)
     if kind == 2:  # a slope where the others are positive
         return 2.5 * last * (others > 0).all(axis=1)
-    return 2.0 * (U > 0).all(axis=1)  # a step
+    if kind == 3:  # a step
+        return 2.0 * (U > 0).all(axis=1)
+    return 3.0 * U.prod(axis=1)
 
 
 def words() -> Table:

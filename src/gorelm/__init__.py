@@ -7,6 +7,7 @@ from gorelm._moved import install
 from gorelm._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from gorelm.cleaning import clean as clean
     from gorelm.estimators import (
         ELMRegressor,
         EMELMRegressor,
@@ -53,8 +54,19 @@ install()
 del install
 
 # Not for `import *`, which should not shadow other libraries' functions of these names.
-_FUNCTIONS = ("load", "save")
-_MODULES = ("datasets", "diagnostics", "extend", "io", "metrics", "onnx", "path", "stream")
+_FUNCTIONS = {"clean": "gorelm.cleaning", "load": "gorelm.io", "save": "gorelm.io"}
+_MODULES = (
+    "cleaning",
+    "datasets",
+    "diagnostics",
+    "extend",
+    "findings",
+    "io",
+    "metrics",
+    "onnx",
+    "path",
+    "stream",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -68,9 +80,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(estimators, name)
     if name in _FUNCTIONS:
-        from gorelm import io
-
-        return getattr(io, name)
+        return getattr(import_module(_FUNCTIONS[name]), name)
     if name in _MODULES:
         return import_module(f"gorelm.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,8 @@ trimmed mean. (An unknown target counts as if it were off as much as the known o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Self, TypeAlias, TypeVar
 
@@ -30,6 +32,7 @@ __all__ = [
     "Scoring",
     "error_norms",
     "folds_of",
+    "listening",
     "one_standard_error",
     "scores_of",
     "track",
@@ -173,8 +176,33 @@ def one_standard_error(means: Array, errors: Array, simplicity: Sequence[Array])
     return int(near[order[-1]])
 
 
+# Told of the progress of what this thread fits: what, items done, items in all.
+Listener: TypeAlias = Callable[[str, int, int], None]
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Tell a function of the progress of every fit in the block; what it raises ends the fit."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def _told(work: Iterable[Item], total: int, what: str, listener: Listener) -> Iterator[Item]:
+    listener(what, 0, total)
+    for done, item in enumerate(work, start=1):
+        listener(what, done, total)
+        yield item
+
+
 def track(work: Iterable[Item], total: int, what: str, *, show: bool) -> Iterator[Item]:
     """Pass `work` on, with a progress bar on stderr if asked for."""
+    listener = _listener.get()
+    if listener is not None:
+        work = _told(work, total, what, listener)
     if not show:
         yield from work
         return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,14 @@ from scipy import sparse
 from gorelm._extras import needs
 from gorelm._typing import Array, Inputs
 
-__all__ = ["RowBlocks"]
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["ParquetTable", "RowBlocks"]
 
 # Small enough to stay in a cache between making a block and using it, large enough for BLAS.
 BLOCK_ROWS = 1024
+FRAME_ROWS = 16_384  # of a table that is read by frames
 
 Blocks: TypeAlias = Iterable[npt.ArrayLike]
 
@@ -187,3 +192,102 @@ class RowBlocks:
         table = file.read(columns=list(targets))
         y = np.column_stack([table[name].to_numpy() for name in targets]).astype(float)
         return cls(read, file.metadata.num_rows, len(features), list(features)), y
+
+
+class ParquetTable:
+    """A Parquet file, or a folder of such files, as a table that need not fit in memory.
+
+    :class:`gorelm.TableRegressor` takes it as X: it learns its encoding column by column, and reads
+    the rows a block at a time.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, or the folder: the files in it, whatever their depth, in the order of their names.
+    columns : list of str, optional
+        Names of the columns; by default all but those of a pandas index.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    columns : list of str
+        Names of the columns.
+
+    Raises
+    ------
+    ValueError
+        If the files disagree on the columns or their types, or lack a column.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], columns: list[str] | None = None) -> None:
+        with needs("Parquet files need pyarrow and pandas", "data"):
+            import pyarrow.parquet as parquet
+        self.path = Path(path)
+        self.files = _parquet_files(self.path)
+        found = [parquet.ParquetFile(file) for file in self.files]
+        self._schema = found[0].schema_arrow
+        for file, one in zip(self.files, found, strict=True):
+            if one.schema_arrow.remove_metadata() != self._schema.remove_metadata():
+                raise ValueError(f"{file} and {self.files[0]} disagree on columns or their types")
+        self._n_rows = int(sum(one.metadata.num_rows for one in found))
+        index = (self._schema.pandas_metadata or {}).get("index_columns", [])
+        names = [name for name in self._schema.names if name not in index]
+        self.columns = names if columns is None else list(columns)
+        if unknown := [name for name in self.columns if name not in self._schema.names]:
+            raise ValueError(f"{path} has no column {unknown[0]!r}; it has {', '.join(names)}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self._n_rows, len(self.columns)
+
+    def __len__(self) -> int:
+        return self._n_rows
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the columns."""
+        return self.columns
+
+    def select(self, columns: list[str]) -> ParquetTable:
+        """Return the table of some columns."""
+        return ParquetTable(self.path, columns)
+
+    def frames(self) -> Iterator[pandas.DataFrame]:
+        """Go through the rows once, a frame at a time."""
+        import pyarrow.parquet as parquet
+
+        for file in self.files:
+            for batch in parquet.ParquetFile(file).iter_batches(FRAME_ROWS, columns=self.columns):
+                frame: pandas.DataFrame = batch.to_pandas(ignore_metadata=True)
+                yield frame[self.columns]
+
+    def frame(self, columns: list[str] | None = None) -> pandas.DataFrame:
+        """Return some columns as a frame in memory.
+
+        Parameters
+        ----------
+        columns : list of str, optional
+            Their names; by default all. Equal words of a column share their memory.
+        """
+        import pyarrow
+        import pyarrow.parquet as parquet
+
+        names = self.columns if columns is None else columns
+        tables = [parquet.read_table(file, columns=names) for file in self.files]
+        whole: pandas.DataFrame = pyarrow.concat_tables(tables).to_pandas(
+            ignore_metadata=True, deduplicate_objects=True, split_blocks=True, self_destruct=True
+        )
+        return whole[names]
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        if not path.exists():
+            raise FileNotFoundError(f"there is no file {path}")
+        return [path]
+    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in (".parquet", ".pq"))
+    if not files:
+        raise ValueError(f"the folder {path} has no Parquet file")
+    return files

@@ -1,5 +1,8 @@
 """RobustELM gives the same model wherever its rows are: in memory, in blocks, elsewhere."""
 
+import os
+import signal
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -50,10 +53,35 @@ def in_parquet(folder, X):
     return RowBlocks.from_parquet(folder / "table.parquet", ["y"])[0]
 
 
+def on_dask(folder, X):
+    pytest.importorskip("distributed", reason="dask is not installed")
+    import dask.array as da
+
+    return da.from_array(X, chunks=(101, 2))
+
+
+def in_dask_frame(folder, X):
+    pandas = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe", reason="dask is not installed")
+    frame = pandas.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
+    return dd.from_pandas(frame, npartitions=3)
+
+
+def on_device(folder, X, device="cpu"):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return torch.tensor(X, device=device)
+
+
 OWNERS = {
     "uneven blocks": lambda folder, X: uneven(X),
     "memory map": mapped,
     "parquet": in_parquet,
+    "dask": on_dask,
+    "dask frame": in_dask_frame,
+    "torch cpu": on_device,
+    "torch cuda": partial(on_device, device="cuda"),
 }
 CASES = {
     "many rows": {"search_rows": 150},
@@ -65,6 +93,8 @@ CASES = {
 # Every owner once, and one owner of every kind with every case.
 PAIRS = [(owner, "many rows") for owner in OWNERS]
 PAIRS += [("uneven blocks", case) for case in list(CASES)[1:]]
+PAIRS += [(f"torch {d}", case) for d in ("cpu", "cuda") for case in list(CASES)[1:4]]
+PAIRS += [pytest.param("dask", case, marks=pytest.mark.slow) for case in list(CASES)[1:4]]
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +103,16 @@ def small(monkeypatch):
     monkeypatch.setattr(search, "SEARCH_LAYERS", LAYERS)
     monkeypatch.setattr(inputs, "BLOCK_ROWS", 61)
     monkeypatch.setattr(stream, "BLOCK_ROWS", 37)
+
+
+@pytest.fixture(autouse=True)
+def current_client(request):
+    """The cluster, for tests of what needs it."""
+    if "dask" in request.node.name:
+        with request.getfixturevalue("client_of_threads").as_current():
+            yield
+    else:
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +142,9 @@ def assert_same_model(one, other, X, given=None):
     size = np.abs(other.predict(X)).max()
     assert_allclose(one.outlier_scores_, other.outlier_scores_, rtol=1e-6, atol=1e-6)
     assert_allclose(one.out_of_fold_, other.out_of_fold_, rtol=0, atol=1e-6 * size)
-    predicted = np.asarray(one.predict(X if given is None else given))
-    assert_allclose(predicted, other.predict(X), rtol=0, atol=1e-6 * size)
+    predicted = one.predict(X if given is None else given)
+    predicted = predicted.cpu() if hasattr(predicted, "cpu") else predicted
+    assert_allclose(np.asarray(predicted), other.predict(X), rtol=0, atol=1e-6 * size)
 
 
 @pytest.mark.parametrize(("owner", "case"), PAIRS)
@@ -120,11 +161,15 @@ def test_every_owner_gives_the_model_in_memory(owner, case, data, tmp_path, monk
     assert radial or case != "radial"
 
 
-def test_weights_and_unknown_targets_in_blocks(data, tmp_path):
+@pytest.mark.parametrize(
+    "owner",
+    ["uneven blocks", "torch cpu", "torch cuda", pytest.param("dask", marks=pytest.mark.slow)],
+)
+def test_weights_and_unknown_targets(owner, data, tmp_path):
     T, w = weights_and_holes(data.T)
     here, there = (make(search_rows=150, missing_targets="ignore") for _ in range(2))
     here.fit(data.X, T, w)
-    there.fit(uneven(data.X), T, w)
+    there.fit(OWNERS[owner](tmp_path, data.X), T, w)
     assert_same_model(there, here, data.X)
 
 
@@ -149,6 +194,58 @@ def test_names_and_numbers_of_inputs_are_checked(data, tmp_path):
     assert model.outlier_scores_ is before
 
 
+# -- a cluster ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_change_nothing(data, client_of_processes, tmp_path, monkeypatch):
+    from gorelm.backends.dask import inputs as dask_inputs
+
+    here = make(search_rows=150).fit(data.X, data.T)
+    plain, calls = dask_inputs._results, []
+
+    def killing(client, tasks):
+        calls.append(1)
+        if len(calls) in (6, 9):
+            pids = list(client_of_processes.run(os.getpid).values())
+            os.kill(pids[-1], signal.SIGKILL)
+        return plain(client, tasks)
+
+    monkeypatch.setattr(dask_inputs, "_results", killing)
+    with client_of_processes.as_current():
+        there = make(search_rows=150).fit(on_dask(tmp_path, data.X), data.T)
+    assert len(calls) > 9
+    assert_same_model(there, here, data.X)
+
+
+def test_lazy_predictions_and_bad_partitions(data, client_of_threads, tmp_path):
+    da = pytest.importorskip("dask.array", reason="dask is not installed")
+    dask = pytest.importorskip("dask")
+    with client_of_threads.as_current():
+        X, y = on_dask(tmp_path, data.X), da.from_array(data.T, chunks=(101, -1))
+        model = make(search_rows=150).fit(X, y)
+        lazy = model.predict(X)
+        assert isinstance(lazy, da.Array)
+        assert lazy.chunks[0] == X.chunks[0]
+        assert_allclose(lazy.compute(), model.predict(data.X), rtol=1e-9)
+        before = model.outlier_scores_
+        odd = [data.X[:100], data.X[100:, 1:]]
+        parts = [dask.delayed(x) for x in odd]
+        ragged = da.concatenate([
+            da.from_delayed(part, shape=(len(x), data.X.shape[1]), dtype=float)
+            for part, x in zip(parts, odd, strict=True)
+        ])  # fmt: skip
+        with pytest.raises(ValueError, match="columns"):
+            model.fit(ragged, data.T)
+        bad = data.X.copy()
+        bad[205, 1] = np.inf
+        with pytest.raises(ValueError, match="row 205"):
+            model.fit(on_dask(tmp_path, bad), data.T)
+        with pytest.raises(ValueError, match="inconsistent"):
+            model.fit(X, data.T[1:])
+        assert model.outlier_scores_ is before
+
+
 # -- the seam itself ---------------------------------------------------------------------------
 
 
@@ -156,9 +253,26 @@ def scaling_of(X):
     return Scaling.fit("standard", X, np.ones(len(X)))
 
 
+def on_partitions(X):
+    pytest.importorskip("distributed", reason="dask is not installed")
+    from gorelm.backends.dask.inputs import Partitions
+
+    return Partitions(on_dask(None, X)).scaled(scaling_of(X))
+
+
+def as_torch_inputs(X, device):
+    there = on_device(None, X, device)
+    from gorelm.backends.torch import inputs as torch_inputs
+
+    return torch_inputs.TorchInputs(there, scaling_of(X))
+
+
 SEAMS = {
     "memory": lambda X: InMemory(within_reach(scaling_of(X), X)),
     "blocks": lambda X: StreamedInputs(uneven(X), scaling_of(X)),
+    "dask": lambda X: on_partitions(X),
+    "torch cpu": lambda X: as_torch_inputs(X, "cpu"),
+    "torch cuda": lambda X: as_torch_inputs(X, "cuda"),
 }
 GROUPS = {
     "a partition": lambda rng: np.array_split(np.sort(rng.permutation(N_ROWS)), 3),

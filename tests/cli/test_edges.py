@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from gorelm import RELMRegressor, TableRegressor
 from gorelm.cli import main
 from gorelm.cli.app import printable
-from gorelm.cli.findings import Names
 from gorelm.datasets import load_table, read_table
+from gorelm.findings import Names
 from gorelm.io import load, save
 
 QUICK = ["--nodes", "5"]
@@ -75,8 +75,8 @@ def test_findings_do_not_collide_with_columns(few_layers, names):
     targets = ",".join(names)
     screen = call("outliers", "t.csv", "--targets", targets, *QUICK, "--out", "o.csv").stdout
     found, own = pd.read_csv("o.csv"), Names(frame)
-    assert not set(frame) & {own.line, own.row, own.score, own.flagged, own.off}
-    assert len(set(found)) == len(found.columns) == 5 + 4 * len(names)
+    assert not [name for name in frame if name.startswith(own.prefix)]
+    assert len(set(found)) == len(found.columns) == 2 + 8 + 6 * len(names)
     row = found[own.row].to_numpy()
     for name in names:  # the columns of the table are what they were
         np.testing.assert_array_equal(found[name], frame[name].to_numpy()[row])
@@ -85,9 +85,10 @@ def test_findings_do_not_collide_with_columns(few_layers, names):
     assert (np.diff(found[own.score]) <= 0).all()
     assert row[0] == 7
     assert found[own.off][0].split(",")[0] == names[0]
-    first = re.search(r"^ +9 +7 +(\S+) +yes +(.*?)  ", screen, flags=re.M)
-    assert float(first[1]) == pytest.approx(found[own.score][0], rel=1e-2)
+    first = re.search(r"^ +9 +7 +(row|cell) +(.*?)  .* (\S+)$", screen, flags=re.M)
+    assert first[1] == found[own.kind][0]
     assert first[2] == names[0]
+    assert float(first[3]) == pytest.approx(found[own.quality][0], abs=0.006)
 
 
 def test_names_of_findings_start_with_the_first_prefix_that_is_free():
@@ -362,10 +363,10 @@ def test_targets_with_commas_and_quotes_in_their_names(few_layers, targets, chos
     frame.to_csv("t.csv", index=False)
     call("outliers", "t.csv", "--targets", targets, *QUICK, "--out", "o.csv")
     found = pd.read_csv("o.csv")
-    assert [name for name in found if not name.startswith("gorelm.")] == chosen
+    rest = [name for name in frame if name not in chosen]
+    assert [name for name in found if not name.startswith("gorelm.")] == rest + chosen
     call("contaminate", "t.csv", "--targets", targets, "--ratio", 0.2, "--out", "d.csv")
     call("fit", "t.csv", "--targets", targets, *QUICK, "--model", "m.gorelm")
-    rest = [name for name in frame if name not in chosen]
     keep = ",".join('"' + name.replace('"', '""') + '"' for name in rest)
     call("predict", "m.gorelm", "t.csv", "--keep", keep, "--out", "p.csv")
     assert list(pd.read_csv("p.csv")) == [*rest, *chosen]
@@ -395,7 +396,8 @@ def test_targets_near_the_largest_number(few_layers, share):
     if share != "all":
         call("fit", "t.csv", "--targets", "y,z", *QUICK, "--model", "m.gorelm")
         for name in ("o.csv", "d.csv"):
-            assert np.isfinite(pd.read_csv(name).select_dtypes("number")).all(axis=None)
+            numbers = pd.read_csv(name).drop(columns="gorelm.twin", errors="ignore")
+            assert np.isfinite(numbers.select_dtypes("number")).all(axis=None)
 
 
 # -- ids of rows -----------------------------------------------------------------------------------
@@ -415,7 +417,7 @@ def test_a_first_column_without_a_name_holds_ids(few_layers, ids, out):
     screen = call("fit", "t.csv", "--targets", "2", *QUICK, "--model", "m.gorelm").stdout
     assert "24 rows, 4 columns; 2 inputs, 2 targets (y, z)" in screen
     assert "The first column, which has no name, holds the ids of the rows" in screen
-    assert re.search(rf"\n +line +id +score .*\n +9 +{ids[7]} ", screen)
+    assert re.search(rf"\n +line +id +finding .*\n +9 +{ids[7]} ", screen)
     call("outliers", "t.csv", "--targets", "y,z", *QUICK, "--out", f"o.{out}")
     found = read_table(f"o.{out}")
     assert found.index[0] == ids[7]
@@ -438,10 +440,15 @@ def test_a_frame_without_names_as_pandas_writes_it():
     assert "starts with numbers" in call("fit", "t.csv", "--targets", "1", code=1).stderr
 
 
-def test_other_columns_without_a_name_are_refused():
-    with open("t.csv", "w") as file:
-        file.write(",a,,y\n" + "1,2,3,4\n" * 12)
-    assert "Column 3 of t.csv has no name" in call("fit", "t.csv", "--targets", "y", code=1).stderr
+def test_other_columns_without_a_name_are_called_by_their_place(few_layers):
+    frame = make_frame(["y"])
+    frame.insert(1, "", frame["b"])
+    frame[" "] = ""  # what a separator at the end of every line makes
+    frame.to_csv("t.csv")
+    result = call("fit", "t.csv", "--targets", "y", *QUICK, "--model", "m.gorelm")
+    assert "they are called column 3, column 6" in " ".join(result.stderr.split())
+    assert list(load("m.gorelm").feature_names_in_) == ["a", "column 3", "b", "column 6"]
+    call("predict", "m.gorelm", "t.csv", "--out", "p.csv")
 
 
 def test_an_index_of_a_parquet_file_holds_ids(few_layers):

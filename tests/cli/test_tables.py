@@ -51,7 +51,11 @@ def test_a_quarter_of_the_rows_is_wrong(quarter_wrong):
     assert planted[flagged].mean() >= 0.9
     screen = " ".join(quarter_wrong.screen.split())
     assert "500 rows, 11 columns; 8 inputs, 3 targets (t0, t1, t2)" in screen
-    assert f"{flagged.sum()} of 500 ({flagged.mean():.0%}) score above" in screen
+    assert (
+        f"Findings in {flagged.sum()} of 500 rows ({flagged.mean():.0%}): {flagged.sum()} wrong"
+        in screen
+    )
+    assert "left out of the training" in screen
     assert "Certificate:" in screen
     assert "gorelm predict" in screen
 
@@ -70,15 +74,18 @@ def test_predictions_are_those_of_python(quarter_wrong):
 
 def test_errors_on_the_screen_are_those_of_unseen_rows(quarter_wrong):
     model = load(quarter_wrong.folder / "t.gorelm")
-    kept = ~model.outlier_mask_
-    y = quarter_wrong.frame[["t0", "t1", "t2"]].to_numpy()[:500][kept]
-    errors = np.sqrt(np.mean((y - model.out_of_fold_[kept]) ** 2, axis=0))
+    y = quarter_wrong.frame[["t0", "t1", "t2"]].to_numpy()[:500]
+    found = model.findings(quarter_wrong.frame.iloc[:500, :8], y).sort_values("gorelm.row")
+    screen = quarter_wrong.screen[quarter_wrong.screen.index("RMSE on rows") :]
     for j, name in enumerate(("t0", "t1", "t2")):
-        line = next(line for line in quarter_wrong.screen.splitlines() if f"  {name}  " in line)
+        kept = ~(model.outlier_mask_ | found[f"gorelm.flagged.y{j}"].to_numpy())
+        values = y[kept, j]
+        expected = np.sqrt(np.mean((values - model.out_of_fold_[kept, j]) ** 2))
+        line = next(line for line in screen.splitlines() if f"  {name}  " in line)
         error, mean, ratio = map(float, line.split()[1:])
-        assert error == pytest.approx(errors[j], rel=1e-3)
-        assert mean == pytest.approx(y[:, j].std(), rel=1e-3)
-        assert ratio == pytest.approx(errors[j] / y[:, j].std(), abs=1e-3)
+        assert error == pytest.approx(expected, rel=1e-3)
+        assert mean == pytest.approx(values.std(), rel=1e-3)
+        assert ratio == pytest.approx(expected / values.std(), abs=1e-3)
 
 
 # -- a dirty table -------------------------------------------------------------------------------
@@ -122,9 +129,9 @@ def test_what_was_done_is_said(dirty):
     for sentence in (
         "80 rows, 7 columns; 5 inputs, 2 targets (price, weight)",
         "Missing targets: 'weight' (1)",
-        "Ignored: 'id' (a word of its own in more than half of the rows)",
+        "Ignored: 'id' (a text of its own in more than half of the rows)",
         "Ignored: 'same' (the same in every row)",
-        "'colour' holds 3 words",
+        "'colour' has 3 categories",
         "'size' (16, marked)",
         "Written:",
     ):
@@ -167,6 +174,15 @@ def test_settings_of_the_fit(dirty, tmp_path):
     assert "'fast', 'default', 'high'" in result.stderr
 
 
+def test_inputs_are_checked_on_request(dirty, tmp_path):
+    path = tmp_path / "m.gorelm"
+    arguments = ["--targets", "price,weight", "--effort", "fast", "--check-inputs"]
+    said = call("fit", dirty.path, *arguments, "--model", path).stdout
+    assert "Wrong numbers among the inputs, filled in" in said
+    assert "--effort fast --check-inputs --out suspicious.csv" in said
+    assert load(path).input_mask_.shape[1] == load(path).n_features_in_
+
+
 def test_networks_are_described():
     model, _, _ = guided_ensemble()
     lines = of_networks(model)
@@ -193,14 +209,17 @@ def test_networks_are_described():
 @pytest.mark.parametrize("name", ["o.csv", "o.tsv", "o.csv.gz", "o.parquet"])
 def test_outliers_are_found_on_their_lines(dirty, tmp_path, name, monkeypatch):
     saved = load(dirty.folder / "m.gorelm")
-    monkeypatch.setattr("gorelm.cli.tables._fitted", lambda table, **how: saved)
+    monkeypatch.setattr("gorelm.cli.tables.fitted", lambda table, **how: saved)
     out = tmp_path / name
     result = call("outliers", dirty.path, "--targets", "price,weight", "--out", out)
     rows = read_table(out)
+    of_row = ("row", "line", "score", "quality", "flagged", "kind", "off", "twin")
+    of_target = ("expected", "off_by", "spreads", "score", "flagged")
     assert list(rows) == [
-        "gorelm.line", "gorelm.row", "gorelm.score", "gorelm.flagged", "gorelm.off",
-        *("price", "gorelm.expected.price", "gorelm.off_by.price", "gorelm.spreads.price"),
-        *("weight", "gorelm.expected.weight", "gorelm.off_by.weight", "gorelm.spreads.weight"),
+        "id", "size", "colour", "code", "same",
+        *(f"gorelm.{name}" for name in of_row),
+        *("price", *(f"gorelm.{name}.price" for name in of_target)),
+        *("weight", *(f"gorelm.{name}.weight" for name in of_target)),
     ]  # fmt: skip
     rows.columns = [name.removeprefix("gorelm.") for name in rows]
     assert len(rows) == 80
@@ -216,11 +235,12 @@ def test_outliers_are_found_on_their_lines(dirty, tmp_path, name, monkeypatch):
     known = dirty.frame["price"].to_numpy()
     low, high = np.quantile(known, [0.25, 0.75], method="inverted_cdf")
     spread = (high - low) / 1.3489795
+    np.testing.assert_allclose(saved.target_spreads_[0], spread, rtol=1e-6)
     assert worst["spreads.price"] == pytest.approx(worst["off_by.price"] / spread, rel=1e-6)
     scores = np.log1p(rows[["spreads.price", "spreads.weight"]].abs()).mean(axis=1)
     np.testing.assert_allclose(np.expm1(scores), rows["score"], rtol=1e-6)
     assert rows.loc[rows["row"] == 3, "off_by.weight"].isna().all()
-    assert re.search(r"\n +54 +50 .* yes +price +1e\+06", result.stdout)
+    assert re.search(r"\n +54 +50 +(row|cell) +price +1,000,000 ", result.stdout)
 
 
 def test_predict_matches_columns_by_name(dirty, tmp_path):
@@ -252,7 +272,7 @@ def test_unseen_words_and_damage_are_said(dirty, tmp_path):
     new.to_csv(tmp_path / "new.csv", index=False)
     arguments = [dirty.folder / "m.gorelm", tmp_path / "new.csv", "--out", tmp_path / "p.csv"]
     notes = call("predict", *arguments).stderr
-    assert "note: Column 'colour': 'violet', in 12 rows" in notes
+    assert "note: Column 'colour': unseen category 'violet' in 12 rows" in notes
     assert "note: Column 'size': 1 cell is no finite number ('ERR')" in notes
 
 
@@ -263,7 +283,7 @@ def test_inspect(dirty):
         "m.gorelm: TableRegressor of RobustELMRegressor",
         "Targets (2): price, weight",
         "id ignored",
-        "colour words blue, green, red",
+        "colour categories blue, green, red",
         "if missing",
         "Certificate:",
         "Training rows: 80, of which",
@@ -321,10 +341,10 @@ def test_files_without_a_header_line(tmp_path, suffix, monkeypatch):
         rows = frame.to_csv(index=False, header=False, na_rep="?")
         path.write_text("\n".join([*head, "@attribute price real", "@data", rows]))
     screen = call("outliers", path, "--targets", "price", *QUICK).stdout
-    head = next(line for line in screen.splitlines() if "score  flagged" in line)
+    head = next(line for line in screen.splitlines() if "finding  target" in line)
     assert ("line" in head) == (suffix == ".arff")
-    assert re.search(r"\n +(56 +)?50 .*price +1e\+06", screen)
-    assert "names are on line 1" not in screen
+    assert re.search(r"\n +(56 +)?50 +row +price +1,000,000 ", screen)
+    assert "has the names" not in screen
 
 
 # -- what goes wrong -----------------------------------------------------------------------------
@@ -344,7 +364,7 @@ def table(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         ("fit t.csv --targets prise", "no column 'prise'; did you mean 'price'"),
-        ("fit t.csv --targets colour", "target 'colour' is not numeric: it holds words"),
+        ("fit t.csv --targets colour", "target 'colour' is not numeric: it holds text"),
         ("fit t.csv --targets 7", "a number from 1 to 6"),
         ("fit t.csv --targets price --features price", "both a feature and a target"),
         ("fit t.csv --targets price --features same,id", "no column of X is left"),

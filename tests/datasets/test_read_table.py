@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 
-from gorelm.datasets import load_mulan, load_table
+from gorelm.datasets import load_mulan, load_table, read_table
 
 nan = np.nan
 HOUSES = """\
@@ -162,7 +162,6 @@ def test_words_with_commas_are_no_decimals(tmp_path):
         ("", "does not start with a line of column names"),
         ("\na,b\n1,2\n", "does not start with a line of column names"),
         ("a,b,a\n1,2,3\n", "more than one column named 'a'"),
-        ("a,,b\n0,1,2\n", "Column 2 of .* has no name"),
         (",1.5,2.5\n1,2,3\n", "starts with numbers"),
         ("a,b\n1,2\n1,2,3\n", "not a readable CSV file"),
         ("a,b\n1,2,3\n4,5,6\n", "not a readable CSV file"),
@@ -171,6 +170,20 @@ def test_words_with_commas_are_no_decimals(tmp_path):
 def test_unfit_csv_files(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         load_table(write(tmp_path, text), 1)
+
+
+def test_columns_without_a_name_are_called_by_their_place(tmp_path):
+    path = write(tmp_path, "a,,b,\n0,1,2,\n3,4,5,\n")
+    with pytest.warns(UserWarning, match="without a name; they are called column 2, column 4"):
+        table = read_table(path)
+    assert list(table) == ["a", "column 2", "b", "column 4"]
+    assert table["column 2"].tolist() == [1, 4]
+    taken = write(tmp_path, "a,,column 2\n0,1,2\n")
+    with (
+        pytest.warns(UserWarning, match="without a name"),
+        pytest.raises(ValueError, match="more than one column named 'column 2'"),
+    ):
+        read_table(taken)
 
 
 def test_broken_files(tmp_path):

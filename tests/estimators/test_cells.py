@@ -166,8 +166,11 @@ def test_with_one_target_rows_and_cells_agree(ratio):
     data = make_multitarget(150, 5, 1, outlier_ratio=ratio, random_state=0)
     model = make().fit(data.X, data.T[:, 0])
     np.testing.assert_array_equal(model.cell_mask_, model.outlier_mask_[:, None])
-    np.testing.assert_array_equal(model.cell_scores_, model.outlier_scores_[:, None])
-    np.testing.assert_array_equal(model.cell_thresholds_, [model.outlier_threshold_])
+    np.testing.assert_array_equal(
+        model.outlier_mask_, model.outlier_scores_ > model.outlier_threshold_
+    )
+    ratio = model.cell_scores_[:, 0] / model.outlier_scores_
+    np.testing.assert_allclose(ratio, model.cell_thresholds_ / model.outlier_threshold_)
 
 
 def test_wrong_cells_do_not_matter():

@@ -173,13 +173,17 @@ def test_members_of_many_rows_are_fitted_to_the_rows_that_stay(ratio):
         sizes = np.linalg.norm(errors, axis=1)
         fence = outlier_threshold(sizes[stayed], whisker=INNER_FENCE)
         T = T - errors * np.maximum(1 - fence / sizes, 0.0)[:, None]
-    for member in model.members_:
-        H = np.column_stack([member.hidden_outputs(X), np.ones(300)])[stayed]
-        rows = np.r_[H, np.eye(H.shape[1]) / np.sqrt(member.C)]
-        coef = np.linalg.lstsq(rows, np.r_[T[stayed], np.zeros((H.shape[1], 2))])[0]
-        expected = H @ coef
-        found = H[:, :-1] @ member.coef_ + member.intercept_
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    # Their average is one regression on the nodes of all, each layer with its own penalty.
+    outputs = [member.hidden_outputs(X) for member in model.members_]
+    penalties = np.concatenate(
+        [np.full(H.shape[1], 1 / one.C) for H, one in zip(outputs, model.members_, strict=True)]
+    )
+    scale = np.append(np.sqrt(penalties), np.sqrt(penalties.min()))
+    H = np.column_stack([*outputs, np.ones(300)])[stayed]
+    rows = np.r_[H, np.diag(scale)]
+    coef = np.linalg.lstsq(rows, np.r_[T[stayed], np.zeros((H.shape[1], 2))])[0]
+    found = np.mean([one.predict(X[stayed]) for one in model.members_], axis=0)
+    np.testing.assert_allclose(found, H @ coef, rtol=1e-6, atol=1e-6)
 
 
 def test_complementary_fits():

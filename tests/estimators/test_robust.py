@@ -823,7 +823,7 @@ def test_every_parameter_and_attribute_is_documented():
         name: str(p.default) for name, p in signature.items()
     }
     data = make_data()
-    model = make().fit(pd.DataFrame(data.X, columns=list("abcde")), data.T)
+    model = make(check_inputs=True).fit(pd.DataFrame(data.X, columns=list("abcde")), data.T)
     fitted = {n for n in vars(model) if n.endswith("_") and not n.startswith("_")}
     assert set(re.findall(r"^(\w+) : ", attributes, re.M)) == fitted
 

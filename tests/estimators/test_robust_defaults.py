@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from gorelm.backends import inputs
 from gorelm.estimators import robust
 from gorelm.estimators._robust import cells, judge, members, screen, search
 from gorelm.estimators._robust.layers import Layer
@@ -18,7 +19,15 @@ LAYER = re.compile(
 def test_defaults_are_those_that_were_chosen():
     page = PAGE.read_text()
     default = EFFORTS["default"]
-    steps = vars(robust) | vars(cells) | vars(judge) | vars(members) | vars(screen) | vars(search)
+    steps = (
+        vars(inputs)
+        | vars(robust)
+        | vars(cells)
+        | vars(judge)
+        | vars(members)
+        | vars(screen)
+        | vars(search)
+    )
     constants = dict(re.findall(r"^  ([A-Z_]+) = (\S+): .* in use$", page, re.MULTILINE))
     assert len(constants) == 5
     assert {name: steps[name] for name in constants} == {

@@ -100,13 +100,13 @@ def test_unseen_words_count_as_none_and_are_said():
     frame, y = make_frame()
     model = TableRegressor(Ridge(alpha=1e-9)).fit(frame, y)
     new = frame.assign(colour="violet")
-    with pytest.warns(UserWarning, match=r"'colour': 'violet', in 60 rows.*none of them") as caught:
+    with pytest.warns(UserWarning, match=r"unseen category 'violet' in 60 rows.*none of") as caught:
         predicted = model.predict(new)
     assert caught[0].filename == __file__
     # only what the colour adds is unknown, and the same everywhere
     difference = predicted - (frame["size"] + 3.0 * frame["sold"])
     np.testing.assert_allclose(difference, difference[0], atol=1e-6)
-    with pytest.warns(UserWarning, match="'pink', 'violet' and 'missing', in 3 rows"):
+    with pytest.warns(UserWarning, match="categories 'pink', 'violet' and 'missing' in 3 rows"):
         model.predict(frame[:4].assign(colour=["red", "violet", "pink", None]))
 
 
@@ -117,7 +117,7 @@ def test_missing_words_are_a_word():
         X.loc[frame["colour"] == "red", "colour"] = gap
         model = linear().fit(X, y)
         np.testing.assert_allclose(model.predict(X), y, atol=1e-9)
-        assert any("which counts as a word" in note for note in model.notes_)
+        assert any("without one, which counts as one more" in note for note in model.notes_)
 
 
 def test_rare_words_are_put_together():
@@ -130,8 +130,21 @@ def test_rare_words_are_put_together():
     common = frame["town"].value_counts().index[:4]
     np.testing.assert_array_equal(inputs[:, 1:5].sum(axis=1) == 1, frame["town"].isin(common))
     assert any("the 4 most frequent" in note for note in model.notes_)
-    with pytest.warns(UserWarning, match="'nowhere', in 1 row.*a rare word"):
+    with pytest.warns(UserWarning, match="'nowhere' in 1 row; counts as a rare category"):
         model.predict(pd.DataFrame({"town": ["nowhere"], "x": [1.0]}))
+
+
+def test_counters_among_the_inputs_are_said():
+    frame, y = make_frame()
+    n = len(frame)
+    for first, counts in ((0, True), (1, True), (2, False)):
+        model = linear().fit(frame.assign(number=np.arange(first, first + n)), y)
+        said = any("'number' counts the rows" in note for note in model.notes_)
+        assert said == counts
+        assert model.kinds_[-1] == "number"  # not dropped
+    shuffled = np.random.default_rng(0).permutation(n)
+    model = linear().fit(frame.assign(number=shuffled), y)
+    assert not any("counts the rows" in note for note in model.notes_)
 
 
 # -- columns that are left out -------------------------------------------------------------------
@@ -244,7 +257,7 @@ def test_a_column_with_many_words_is_one_of_words():
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (["a", "b"] * 30, r"target 'y' is not numeric: it holds words, such as 'a'"),
+        (["a", "b"] * 30, r"target 'y' is not numeric: it holds text, such as 'a'"),
         (pd.date_range("2020", periods=60), r"target 'y' is not numeric: it holds dates"),
         (pd.DataFrame({"t": [None] * 60, "u": range(60)}), r"target 't' has no known value"),
         (None, "requires y"),

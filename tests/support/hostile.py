@@ -60,7 +60,7 @@ ONLY_IN_PARQUET = ["new\nline", "tab\there", "cr\rhere"]
 # Of experiments and their reports, which root may also write into a read-only folder.
 FOLDERS = (b"results", b"page", b"broken", b"read-only/r", b"read-only/p", b"\x1b[31m/")
 COMMANDS = [
-    "fit", "outliers", "predict", "inspect", "export", "contaminate",
+    "fit", "outliers", "clean", "predict", "inspect", "export", "contaminate",
     "datasets", "experiment", "status", "report", "nonsense",
 ]  # fmt: skip
 TABLES = (".csv", ".tsv", ".csv.gz", ".parquet")
@@ -200,6 +200,7 @@ class Hostile:
             "cli.inspecting",
             "cli.predicting",
             "cli.planting",
+            "cleaning",
             "cli.summary",
             "diagnostics",
             "onnx",
@@ -407,6 +408,22 @@ class Hostile:
             words.append(f"--out={self._place(*TABLES)}")
         return words
 
+    def _clean(self):
+        data = self._data()
+        out = data if self.rng.random() < 0.1 else self._place(*TABLES)
+        words = ["clean", f"--targets={self._targets(data)}", "--nodes", "3", "--out", out]
+        words += [
+            "--rows",
+            self._one(["drop", "keep"]),
+            "--cells",
+            self._one(["blank", "expected"]),
+        ]
+        if self.rng.random() < 0.5:
+            words.append(f"--log={self._place('.csv')}")
+        if self.rng.random() < 0.2:
+            words.append(f"--undo={self._place('.csv')}")
+        return [*words, "--", data]
+
     def _model(self):
         return self._one([*list(self.models)[:3] * 20, *self.models, *self.places])
 
@@ -428,7 +445,7 @@ class Hostile:
         data = self._data()
         out = data if self.rng.random() < 0.1 else self._place(*TABLES)
         ratio = self._one(["0.2", "0.2", "0.5", "0.5", "0", "1", "-1", "nan", "x"])
-        kind = self._one(["rows", "cells", "one-sided", "heavy-tailed", "rows", "\x1b[31m"])
+        kind = self._one(["rows", "unit-cells", "swapped-rows", "drift", "stuck", "\x1b[31m"])
         return [
             "contaminate", f"--targets={self._targets(data)}", "--ratio", ratio, "--kind", kind,
             "--out", out, "--", data,
@@ -478,6 +495,8 @@ class Hostile:
 
     def faults_of(self, call):
         """Make a call, and return what is wrong with how it ended (nothing, one hopes)."""
+        # Rows of what is written: those of every table here, or fewer if it is cleaned.
+        self.lengths = range(15) if call.arguments[0] == "clean" else [14]
         before = self.snapshot()
         result = called(call, self.folder)
         self.last, after = result, self.snapshot()
@@ -548,8 +567,10 @@ class Hostile:
                 load(path)
             elif content.startswith(b"<!doctype html") or content.startswith(b"<!DOCTYPE html"):
                 assert content.rstrip().endswith(b"</html>"), "half a page"
+            elif content.startswith(b'"line","row","id","column","old","new","why"'):
+                pd.read_csv(path)
             elif content.startswith(b"PAR1"):
-                assert len(pd.read_parquet(path)) == 14
+                assert len(pd.read_parquet(path)) in self.lengths
             elif content.startswith(b"\x08") and b"gorelm" in content[:20]:  # whatever its name is
                 import onnx
 
@@ -557,7 +578,7 @@ class Hostile:
             else:
                 text = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
                 separator = max(",;\t", key=text.splitlines()[0].decode().count)
-                assert len(pd.read_csv(io.BytesIO(text), sep=separator)) == 14
+                assert len(pd.read_csv(io.BytesIO(text), sep=separator)) in self.lengths
         except Exception as error:
             yield f"not whole: {name!r}: {error!r}"
 

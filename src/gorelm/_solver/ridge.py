@@ -61,8 +61,8 @@ class RidgePath:
             np.maximum(self._slack, np.finfo(float).eps, out=self._slack)
         self._shifts = shifts
 
-    def left_out(self, T: Array, penalties: slice = slice(None)) -> Array:
-        """Return the prediction of each row by the regressions on all others, (n, P, m).
+    def errors(self, T: Array, penalties: slice = slice(None)) -> Array:
+        """Return the targets less what the regressions on all other rows predict, (n, P, m).
 
         Parameters
         ----------
@@ -75,11 +75,22 @@ class RidgePath:
         P = filters.shape[1]
         T = np.broadcast_to(T[:, None] if T.ndim == 2 else T, (len(T), P, T.shape[-1]))
         filtered = self._times_rows(filters * self._projected(T))
-        errors = filtered if self._wide else T - filtered
-        return np.asarray(T - errors / self._slack[:, penalties, None])
+        errors = filtered if self._wide else np.subtract(T, filtered, out=filtered)
+        errors /= self._slack[:, penalties, None]
+        return np.asarray(errors)
+
+    def left_out(self, T: Array) -> Array:
+        """Return the prediction of each row by the regressions on all others, (n, P, m).
+
+        Parameters
+        ----------
+        T : array (n, m) or (n, P, m)
+            As for `errors`.
+        """
+        return np.asarray((T[:, None] if T.ndim == 2 else T) - self.errors(T))
 
     def coefs(self, T: Array) -> Array:
-        """Return the output weights at every penalty, (L, P, m), for targets as in `left_out`."""
+        """Return the output weights at every penalty, (L, P, m), for targets as in `errors`."""
         P = self._filter.shape[1]
         T = np.broadcast_to(T[:, None] if T.ndim == 2 else T, (len(T), P, T.shape[-1]))
         solved = self._projected(T) / self._shifts[:, :, None]

@@ -9,13 +9,24 @@ from gorelm._features.scaling import Scaling
 from gorelm._solver.admm import Settings
 from gorelm._solver.problem import Problem
 from gorelm._solver.state import Solution
-from gorelm._typing import Array, Callback, Inputs, Mask
-from gorelm.estimators._prepare import NamedInputs
+from gorelm._typing import Array, Callback, Inputs, Mask, NamedInputs
 
-__all__ = ["BatchModel", "NamedInputs"]
+__all__ = ["BatchModel", "FittedModel", "NamedInputs"]
 
 
-class BatchModel(Protocol):
+class FittedModel(Protocol):
+    """What predictions of a fitted estimator need."""
+
+    n_features_in_: int
+    _one_target: bool
+    _target_scaling: Scaling
+
+    def predict(self, X: object) -> Array:
+        """Return the predicted targets of new rows."""
+        ...
+
+
+class BatchModel(FittedModel, Protocol):
     """What a backend uses of a batch estimator, whose parameters have been checked."""
 
     activation: str
@@ -26,13 +37,10 @@ class BatchModel(Protocol):
     device: str | None
     callback: Callback | None
 
-    n_features_in_: int
     hidden_: HiddenLayer
     coef_: Array
     intercept_: Array
-    _one_target: bool
     _input_scaling: Scaling
-    _target_scaling: Scaling
 
     def _validate(
         self, X: object, y: object, sample_weight: object
@@ -55,7 +63,3 @@ class BatchModel(Protocol):
     def _residuals(self, X: Array, T: Array) -> Array: ...
 
     def _score(self, scores: Array, used: Mask, w: Array, size: float) -> None: ...
-
-    def predict(self, X: object) -> Array:
-        """Return the predicted targets of new rows."""
-        ...

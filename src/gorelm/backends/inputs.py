@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gorelm._features.layer import HiddenLayer
+from gorelm._features.joint import HiddenOutputs
 from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import RidgeSums
 from gorelm._solver.threads import ordered_map
@@ -39,7 +39,7 @@ class ScaledRows(Protocol):
 
     def sums(
         self,
-        hidden: HiddenLayer,
+        hidden: HiddenOutputs,
         groups: Sequence[Indices],
         omega: Array,
         T: Array,
@@ -49,7 +49,7 @@ class ScaledRows(Protocol):
 
         Parameters
         ----------
-        hidden : HiddenLayer
+        hidden : HiddenOutputs
             Makes H of the inputs.
         groups : sequence of array of int
             Rows to sum over.
@@ -64,7 +64,7 @@ class ScaledRows(Protocol):
 
     def outputs(
         self,
-        hidden: HiddenLayer,
+        hidden: HiddenOutputs,
         groups: Sequence[Indices],
         coefs: Sequence[Array],
         n_threads: int = 1,
@@ -78,7 +78,7 @@ def within_reach(scaling: Scaling, X: Array) -> Array:
     return np.asarray(np.clip(scaling.dense(X), -FARTHEST_INPUT, FARTHEST_INPUT))
 
 
-def with_constant(hidden: HiddenLayer, X: Array) -> Array:
+def with_constant(hidden: HiddenOutputs, X: Array) -> Array:
     """Return the hidden outputs of scaled rows, and a last column of ones.
 
     Without it, rows centred at their mean that are fewer than their inputs would tell each other's
@@ -95,7 +95,7 @@ def blocks(rows: Indices) -> list[Indices]:
     return [rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS)]
 
 
-def add_rows(total: RidgeSums, hidden: HiddenLayer, x: Array, omega: Array, T: Array) -> None:
+def add_rows(total: RidgeSums, hidden: HiddenOutputs, x: Array, omega: Array, T: Array) -> None:
     """Add the share of a block of scaled rows to sums."""
     H = with_constant(hidden, x)
     H *= omega[:, None]
@@ -119,7 +119,7 @@ class InMemory:
 
     def sums(
         self,
-        hidden: HiddenLayer,
+        hidden: HiddenOutputs,
         groups: Sequence[Indices],
         omega: Array,
         T: Array,
@@ -137,7 +137,7 @@ class InMemory:
 
     def outputs(
         self,
-        hidden: HiddenLayer,
+        hidden: HiddenOutputs,
         groups: Sequence[Indices],
         coefs: Sequence[Array],
         n_threads: int = 1,

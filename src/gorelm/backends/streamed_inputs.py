@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gorelm._features.layer import HiddenLayer
+from gorelm._features.joint import HiddenOutputs
 from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices
@@ -53,7 +53,7 @@ class StreamedInputs:
 
     def sums(
         self,
-        hidden: HiddenLayer,
+        hidden: HiddenOutputs,
         groups: Sequence[Indices],
         omega: Array,
         T: Array,
@@ -71,7 +71,7 @@ class StreamedInputs:
 
     def outputs(
         self,
-        hidden: HiddenLayer,
+        hidden: HiddenOutputs,
         groups: Sequence[Indices],
         coefs: Sequence[Array],
         n_threads: int = 1,

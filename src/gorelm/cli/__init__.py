@@ -1,9 +1,11 @@
 """The command line: thin commands over the library. Heavy imports wait until a command runs."""
 
 from gorelm.cli.app import main
+from gorelm.cli.cleaning import clean
 from gorelm.cli.datasets import contaminate, datasets
 from gorelm.cli.experiments import experiment, report
 from gorelm.cli.models import export, inspect, predict
+from gorelm.cli.reviewing import review
 from gorelm.cli.tables import fit, outliers
 
 __all__ = ["main"]
@@ -12,6 +14,8 @@ __all__ = ["main"]
 for command in (
     fit,
     outliers,
+    clean,
+    review,
     predict,
     inspect,
     export,

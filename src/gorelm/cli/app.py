@@ -24,6 +24,15 @@ _LONGEST_ERROR = 500  # characters
 
 PATH: click.Path = click.Path(path_type=Path)
 
+# The column that names the rows, for all commands that read a table.
+ID = click.option(
+    "--id",
+    "id_name",
+    metavar="NAME",
+    help="Column that identifies the rows: no input, and part of every result.  [a first column "
+    "without a name]",
+)
+
 
 def printable(text: str) -> str:
     r"""Return text on one line, with what a terminal would act upon or hide escaped (``\x1b``).
@@ -126,9 +135,10 @@ def listed(_: click.Context, __: click.Parameter, value: str | None) -> tuple[st
     cls=Group,
     epilog="gorelm fit table.csv --targets price,weight --model table.gorelm\n"
     "gorelm outliers table.csv --targets price,weight --out suspicious.csv\n"
+    "gorelm clean table.csv --targets price,weight --out clean.csv\n"
     "gorelm predict table.gorelm new.csv --out predicted.csv",
 )
 @click.version_option(__version__, prog_name="gorelm")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
-    """Outlier-robust multi-target regression: fit, find wrong rows, predict, compare."""
+    """Outlier-robust multi-target regression: fit, find wrong values, clean, predict, compare."""

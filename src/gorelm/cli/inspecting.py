@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from gorelm.cli.summary import columns, of_networks, short, wrapped
+from gorelm.cli.summary import columns, number, of_networks, short, wrapped
 from gorelm.estimators.table import TableRegressor
 
 _MOST_INPUTS = 40
@@ -29,7 +29,7 @@ def described(model: BaseEstimator, path: Path) -> list[str]:
         lines += _settings(regressor)
     if hasattr(regressor, "outlier_mask_"):
         mask = regressor.outlier_mask_
-        lines += ["", f"Training rows: {len(mask)}, of which {int(np.sum(mask))} were flagged."]
+        lines += ["", f"Training rows: {len(mask):,}, of which {int(np.sum(mask)):,} were flagged."]
     return lines
 
 
@@ -66,8 +66,8 @@ def _inputs(model: BaseEstimator) -> list[str]:
         if kind == "words":
             about = _few(words[name])
         elif kind == "number":
-            about = f"{medians[j]:.4g} if missing"
-        rows.append([short(name), kind, about])
+            about = f"{number(medians[j])} if missing"
+        rows.append([short(name), "categories" if kind == "words" else kind, about])
     lines += columns(rows[: _MOST_INPUTS + 1], "lll")
     if len(rows) > _MOST_INPUTS + 1:
         lines.append(f"  ... and {len(rows) - _MOST_INPUTS - 1} more columns.")
@@ -98,5 +98,5 @@ def _settings(regressor: BaseEstimator) -> list[str]:
     changed = {k: v for k, v in regressor.get_params().items() if v != usual.get(k)}
     lines = wrapped("Settings: " + ", ".join(f"{k}={v!r}" for k, v in changed.items()))
     if hasattr(regressor, "dual_gap_"):
-        lines.append(f"Certificate: within {regressor.dual_gap_:.1e} (relative) of the optimum.")
+        lines.append(f"Certificate: a relative duality gap of {regressor.dual_gap_:.1e}.")
     return lines

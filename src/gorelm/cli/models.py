@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gorelm.cli.app import PATH, Command, say, told_in_one_line
+from gorelm.cli.app import ID, PATH, Command, say, told_in_one_line
 
 
 @click.command(
@@ -20,23 +20,24 @@ from gorelm.cli.app import PATH, Command, say, told_in_one_line
 @click.argument("data", type=PATH)
 @click.option("--out", type=PATH, required=True, help="CSV or Parquet file; - for the terminal.")
 @click.option("--keep", default="", help="Columns of DATA to copy, separated by commas.")
+@ID
 @told_in_one_line
-def predict(model_path: Path, data: Path, out: Path, keep: str) -> None:
+def predict(model_path: Path, data: Path, out: Path, keep: str, id_name: str | None) -> None:
     """Predict the targets of new rows.
 
     Every row of the table DATA gets its targets, from a saved MODEL. Columns are found by their
     names; those that the model does not know, the targets among them, are ignored. The rows keep
-    their order, and their ids if DATA has some (a first column without a name).
+    their order, and their ids if DATA has some (a first column without a name, or --id).
     """
     from gorelm.cli import reading
     from gorelm.cli.predicting import predicted
     from gorelm.io import load
 
     reading.require_places({"table": data, "model": model_path}, {"--out": (out, reading.WRITTEN)})
-    result = predicted(load(model_path), data, keep)
+    result = predicted(load(model_path), data, keep, id_name)
     reading.write(result, out)
     if out != reading.STDOUT:
-        say(f"Written: {out}, {len(result)} rows of {', '.join(result.columns)}.")
+        say(f"Written: {out}, {len(result):,} rows of {', '.join(result.columns)}.")
 
 
 @click.command(

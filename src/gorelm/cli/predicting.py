@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 
 from gorelm._typing import Array
 from gorelm.cli.app import say
-from gorelm.cli.reading import about_ids, has_ids, saying_warnings
+from gorelm.cli.reading import about_ids, has_ids, saying_warnings, with_ids
 from gorelm.cli.summary import wrapped
 from gorelm.datasets.fetch import suggest
 from gorelm.datasets.table import read_table, split_names
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     import pandas
 
 
-def predicted(model: BaseEstimator, path: Path, keep: str) -> pandas.DataFrame:
+def predicted(
+    model: BaseEstimator, path: Path, keep: str, id_name: str | None = None
+) -> pandas.DataFrame:
     """Return the columns to keep and the predicted targets as a frame."""
     words = list(model.words()) if isinstance(model, TableRegressor) else []
-    frame = saying_warnings(lambda: read_table(path, words=words))
+    frame = with_ids(saying_warnings(lambda: read_table(path, words=words)), id_name, path)
     if not len(frame):
         raise ValueError(f"{path} has names of columns, but no rows.")
     kept = split_names(keep, frame.columns) if keep else []
     if has_ids(frame):
-        say(*wrapped(f"note: {about_ids(path)}"), err=True)
+        say(*wrapped(f"note: {about_ids(path, id_name)}"), err=True)
     X = _inputs(model, frame, kept, path)
     y = saying_warnings(lambda: np.asarray(model.predict(X)))
     y = y.reshape(len(frame), -1)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from gorelm._files import place_of, whole_file
 from gorelm._typing import Array
 from gorelm.cli.app import say
-from gorelm.datasets.table import choose_columns, line_numbers, read_table
+from gorelm.datasets.fetch import suggest
+from gorelm.datasets.table import choose_columns, line_numbers, read_table, split_names
 from gorelm.estimators._encoding import columns_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Table:
     y: pandas.DataFrame
     lines: npt.NDArray[np.intp] | None  # None: the file has none
     ids: pandas.Index | None  # None: the file has none
+    id_name: str | None = None  # None: they have no name
 
     @property
     def target_names(self) -> list[str]:
@@ -49,9 +51,12 @@ class Table:
         return list(self.y.columns)
 
 
-def read(path: Path, targets: str, features: str | None) -> Table:
+def read(path: Path, targets: str, features: str | None, id_name: str | None = None) -> Table:
     """Read inputs and targets; raises if there are too few rows to judge any."""
-    frame = saying_warnings(lambda: read_table(path))
+    frame = with_ids(saying_warnings(lambda: read_table(path)), id_name, path)
+    for what, names in (("a target", targets), ("a feature", features or "")):
+        if id_name is not None and id_name in split_names(names, [id_name]):
+            raise ValueError(f"Column {id_name!r} of {path} is to be both the id and {what}.")
     inputs, outputs = chosen(frame, targets, features, path)
     if len(frame) < _FEWEST_ROWS:
         raise ValueError(
@@ -67,18 +72,30 @@ def read(path: Path, targets: str, features: str | None) -> Table:
         y,
         line_numbers(path, len(frame)),
         frame.index if has_ids(frame) else None,
+        id_name,
     )
+
+
+def with_ids(frame: pandas.DataFrame, id_name: str | None, path: Path) -> pandas.DataFrame:
+    """Return the table with the column of that name as the ids of its rows."""
+    if id_name is None:
+        return frame
+    if id_name not in frame.columns:
+        raise ValueError(f"{path} has no column {id_name!r}; {suggest(id_name, frame.columns)}")
+    return frame.set_index(id_name)
 
 
 def has_ids(frame: pandas.DataFrame) -> bool:
     """Say whether a table came with ids of its rows, which are then its index."""
     import pandas
 
-    return not isinstance(frame.index, pandas.RangeIndex)
+    return not isinstance(frame.index, pandas.RangeIndex) or frame.index.name is not None
 
 
-def about_ids(path: Path) -> str:
+def about_ids(path: Path, id_name: str | None = None) -> str:
     """Say what was taken for the ids of the rows."""
+    if id_name is not None:
+        return f"Column {id_name!r} holds the ids of the rows; it is no input."
     parquet = path.name.lower().endswith((".parquet", ".pq"))
     what = "The index of the table" if parquet else "The first column, which has no name,"
     return f"{what} holds the ids of the rows; it is no input."

@@ -8,65 +8,80 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gorelm.cli.app import printable
-from gorelm.cli.findings import Names, expected_by
 from gorelm.cli.reading import Table, about_ids, numbers_of
 from gorelm.estimators._base import BaseELM
 from gorelm.estimators._encoding import shortened
 from gorelm.estimators._robust.layers import spread_of
 from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.estimators.table import TableRegressor
+from gorelm.findings import Names
 
 if TYPE_CHECKING:
     import pandas
 
 _WIDTH = 79
-_LONGEST_NAME = 24
+_LONGEST_NAME, _SHORTEST_NAME = 24, 8
 _MOST_TARGETS = 20
 _MOST_ROWS = 10
+_MOST_CELLS = 4  # of a row
+_MOST_CHANGES = 20
 
 
 def of_fit(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
-    """Return everything there is to say about a fit."""
+    """Return everything there is to say about a fit: first what a reader should look at."""
     parts = (
-        of_table(model, table),
-        of_errors(model, table),
+        of_table(table),
+        of_findings(model, table, found),
+        of_errors(model, table, found),
+        of_notes(model, table),
         of_networks(model.regressor_),
-        of_rows(model, table, found),
     )
-    return [line for part in parts for line in (*part, "")]
+    return [line for part in parts if part for line in (*part, "")]
 
 
-def of_table(model: TableRegressor, table: Table) -> list[str]:
-    """Say what was read, and what was made of it."""
+def of_outliers(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
+    """Return what there is to say about the findings in a table."""
+    parts = (of_table(table), of_findings(model, table, found), of_notes(model, table))
+    return [line for part in parts if part for line in (*part, "")]
+
+
+def of_table(table: Table) -> list[str]:
+    """Say what was read."""
     n_rows, n_inputs = table.X.shape
     names = ", ".join(short(name) for name in table.target_names[:6])
     more = f" and {len(table.target_names) - 6} more" if len(table.target_names) > 6 else ""
     n_columns = len(table.columns)
     left_out = n_columns - n_inputs - len(table.target_names)
-    lines = wrapped(
-        f"{table.path.name}: {n_rows} rows, {n_columns} columns; "
+    return wrapped(
+        f"{table.path.name}: {n_rows:,} rows, {n_columns} columns; "
         f"{_count(n_inputs, 'input')}, {_count(len(table.target_names), 'target')} "
         f"({names}{more}){f', {left_out} not used' if left_out else ''}."
     )
-    ids = [about_ids(table.path)] if table.ids is not None else []
-    for note in (*ids, *model.notes_):
-        lines += wrapped(note, "  ")
-    return lines
 
 
-def of_errors(model: TableRegressor, table: Table) -> list[str]:
+def of_notes(model: TableRegressor, table: Table) -> list[str]:
+    """Say what was made of the columns."""
+    ids = [about_ids(table.path, table.id_name)] if table.ids is not None else []
+    notes = [line for note in (*ids, *model.notes_) for line in wrapped(note, "  ")]
+    return ["How the table was read:", *notes] if notes else []
+
+
+def of_errors(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
     """Say how far predictions of rows that a model did not see are off, target by target."""
-    y, expected = numbers_of(table.y, table.path), expected_by(model)
-    kept = np.logical_not(model.outlier_mask_)
-    n_flagged = int(model.outlier_mask_.sum())
+    y = numbers_of(table.y, table.path)
+    expected = np.asarray(model.out_of_fold_).reshape(y.shape)
+    names = Names([*table.X, *table.y])
+    found = found.sort_values(names.row)
+    wrong = found[[names.flagged_of(name) for name in table.target_names]].to_numpy(dtype=bool)
+    wrong = wrong | np.asarray(model.outlier_mask_)[:, None]
     lines = wrapped(
-        "Error on rows that the models did not see (root mean square"
-        + (f"; {_count(n_flagged, 'flagged row')} left out" if n_flagged else "")
-        + "), and that of predicting the mean:"
+        "RMSE on rows that the models did not see"
+        + " (without wrong rows and cells)" * bool(wrong.any())
+        + ", beside the RMSE of predicting the mean:"
     )
     rows, ratios = [], []
     for j, name in enumerate(table.target_names):
-        known = kept & ~np.isnan(y[:, j])
+        known = ~wrong[:, j] & ~np.isnan(y[:, j])
         values, guesses = y[known, j], expected[known, j]
         # divided before squaring, so that 1e200 does not overflow
         unit = np.abs([values, guesses]).max(initial=0.0) or 1.0
@@ -74,15 +89,15 @@ def of_errors(model: TableRegressor, table: Table) -> list[str]:
         of_mean = unit * np.std(values / unit) if len(values) else 0
         ratios.append(error / of_mean if of_mean > 0 else np.nan)
         ratio = f"{ratios[-1]:.3f}" if of_mean > 0 else "-"
-        rows.append([short(name), f"{error:.4g}", f"{of_mean:.4g}", ratio])
-    head = ["target", "error", "of the mean", "ratio"]
+        rows.append([short(name), number(error), number(of_mean), ratio])
+    head = ["target", "RMSE", "of the mean", "relative RMSE"]
     lines += columns([head, *rows[:_MOST_TARGETS]], "lrrr")
     if len(rows) > _MOST_TARGETS:
         lines.append(f"  ... and {len(rows) - _MOST_TARGETS} more targets.")
     if len(rows) > 1 and not np.isnan(ratios).all():
         worst = int(np.nanargmax(ratios))
         lines += wrapped(
-            f"Ratio on average {np.nanmean(ratios):.3f}, at worst {ratios[worst]:.3f} "
+            f"Relative RMSE: {np.nanmean(ratios):.3f} on average, {ratios[worst]:.3f} at worst "
             f"({short(table.target_names[worst])}); 0 is perfect, 1 no better than the mean.",
             "  ",
         )
@@ -113,8 +128,7 @@ def of_networks(robust: RobustELMRegressor) -> list[str]:
     lines += wrapped(
         "Certificate: closed form, at its optimum to rounding."
         if gap == 0
-        else f"Certificate: the objective of every network is proven to be within {gap:.1e} "
-        "(relative) of its optimum.",
+        else f"Certificate: the relative duality gap of every network is at most {gap:.1e}.",
         "  ",
     )
     if hasattr(robust, "timings_"):  # not in files of earlier versions
@@ -128,58 +142,162 @@ def _inputs_of_a_node(member: BaseELM) -> str:
     return f"all {seen}" if subsets is None else f"{subsets.shape[1]} of {seen}"
 
 
-def of_rows(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
-    """Say which rows to check first, and what is wrong with them."""
-    n_flagged, n_rows = int(model.outlier_mask_.sum()), len(model.outlier_mask_)
-    share = f" ({n_flagged / n_rows:.0%})" if n_flagged else ""
-    fate = (
-        ", clearly apart from the others, and had no part in the fit"
-        if model.contaminated_ and n_flagged
-        else "; there is no clear group of wrong rows, and all had a part in the fit"
-    )
-    lines = wrapped(
-        f"Rows to check: {n_flagged} of {n_rows}{share} score above "
-        f"{model.outlier_threshold_:.3g}{fate}."
-    )
-    names, shown = Names(table.columns), found.head(_MOST_ROWS)
+def of_findings(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
+    """Say what is wrong: which cells, what they hold, and what was expected there."""
+    names, n_rows = Names([*table.X, *table.y]), len(found)
+    flagged = found[found[names.flagged]]
+    lines = wrapped(_headline(model, flagged, names, table.target_names, n_rows))
     with_lines, with_ids = table.lines is not None, table.ids is not None
     where = ["line"] * with_lines + ["id" if with_ids else "row"]
-    rows = [[*where, "score", "flagged", "most off", "value", "expected", "spreads"]]
-    for key, row in shown.iterrows():
+    rows = [[*where, "finding", "target", "given", "expected", "quality"]]
+    for key, row in found.head(_MOST_ROWS).iterrows():
         marks = [str(int(row[names.line]))] if with_lines else []
         marks.append(short(str(key), 12) if with_ids else str(int(row[names.row])))
-        flag = "yes" if row[names.flagged] else "no"
-        off = _most_off(row, names, table.target_names)
-        rows.append([*marks, f"{row[names.score]:#.3g}", flag, *off])
-    lines += columns(rows, "r" * len(where) + "rllrrr")
-    names_at = "its names are on line 1; " if _has_header(table) else ""
-    line = f"line: of the file; {names_at}" if with_lines else ""
-    what = "id: of the row" if with_ids else "row: counted from 0"
+        cells = _cells_of(row, names, table.target_names)
+        quality = "-" if np.isnan(row[names.quality]) else f"{row[names.quality]:.2f}"
+        for k, cell in enumerate(cells):
+            start = [*marks, row[names.kind] or "-"] if k == 0 else [""] * (len(marks) + 1)
+            rows.append([*start, *cell, quality if k == 0 else ""])
+    at = len(where) + 1  # names of targets get the room that is left
+    others = columns([[*row[:at], *row[at + 1 :]] for row in rows], "r" * len(where) + "lrrr")
+    room = max(_WIDTH - max(map(len, others)) - 2, _SHORTEST_NAME)
+    rows = [[*row[:at], short(row[at], room), *row[at + 1 :]] for row in rows]
+    lines += columns(rows, "r" * len(where) + "llrrr")
+    if len(flagged) > _MOST_ROWS:
+        lines.append(f"  ... and {len(flagged) - _MOST_ROWS:,} more findings.")
+    names_at = ", whose first line has the names" if _has_header(table) else ""
+    line = f"line: of the file{names_at}; " if with_lines else ""
+    what = "" if with_ids else "row: counted from 0; "
     return [
         *lines,
-        *wrapped(f"({line}{what}. Score and spreads: in robust spreads of the targets.)", "  "),
+        *wrapped(
+            f"({line}{what}expected: by models that did not see the row; quality: 1 is best, below "
+            "0.5 is a finding.)",
+            "  ",
+        ),
     ]
+
+
+def _headline(
+    model: TableRegressor,
+    flagged: pandas.DataFrame,
+    names: Names,
+    targets: list[str],
+    n_rows: int,
+) -> str:
+    if flagged.empty:
+        return (
+            f"Findings: none of the {n_rows:,} rows stands out; the model was trained on all of "
+            "them. The least plausible ones:"
+        )
+    kinds = flagged[names.kind]
+    n_cells = int(flagged.loc[kinds == "cell", [names.flagged_of(t) for t in targets]].sum().sum())
+    counts = [
+        _count(count, *words)
+        for count, *words in (
+            (int((kinds == "row").sum()), "wrong row"),
+            (n_cells, "wrong cell"),
+            (int((kinds == "input").sum()), "row with a wrong input", "rows with a wrong input"),
+            (int((kinds == "duplicate").sum()), "contradicting duplicate"),
+        )
+        if count
+    ]
+    fate = (
+        " Clearly apart from the others, and left out of the training."
+        if model.contaminated_
+        else " Isolated outliers: the model was trained on all rows, extreme values pulled in."
+    )
+    share = _share(len(flagged) / n_rows)
+    fate *= bool(kinds.isin(["row", "cell"]).any())
+    return f"Findings in {len(flagged):,} of {n_rows:,} rows ({share}): {', '.join(counts)}.{fate}"
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.1g}%"
 
 
 def _has_header(table: Table) -> bool:
     return not table.path.name.lower().removesuffix(".gz").endswith(".arff")
 
 
-def _most_off(row: pandas.Series, names: Names, targets: list[str]) -> list[str]:
-    """Return the target that is off most: its name, value, expected value, difference."""
+def _cells_of(row: pandas.Series, names: Names, targets: list[str]) -> list[list[str]]:
+    """Return the targets that are off, the worst first: name, value, expected value."""
     known = [name for name in targets if not np.isnan(row[names.spreads(name)])]
     if not known:
-        return ["-", "", "", ""]
-    worst = max(known, key=lambda name: abs(row[names.spreads(name)]))
-    numbers = [row[worst], row[names.expected(worst)]]
-    return [
-        short(worst, 18),
-        *(f"{x:.4g}" for x in numbers),
-        f"{row[names.spreads(worst)]:+.2g}",
+        return [["-", "", ""]]
+    known.sort(key=lambda name: -row[names.score_of(name)])
+    off = [name for name in known if row[names.flagged_of(name)]] or known[:1]
+    cells = [
+        [
+            short(name),
+            number(row[name], 6),
+            number(row[names.expected(name)], _digits(row[name], row[names.expected(name)])),
+        ]
+        for name in off[:_MOST_CELLS]
     ]
+    if len(off) > _MOST_CELLS:
+        cells[-1] = [f"and {len(off) - _MOST_CELLS + 1} more", "", ""]
+    return cells
+
+
+def _digits(given: float, expected: float) -> int:
+    """Return how many digits of what was expected show that it is not what was given."""
+    size, gap = abs(expected), abs(given - expected)
+    if not 0 < gap < size < np.inf:
+        return 4
+    return int(np.clip(np.log10(size / gap) + 2, 4, 8))
+
+
+def of_changes(log: pandas.DataFrame, n_rows: int, n_left: int, *, with_ids: bool) -> list[str]:
+    """Say what changes in a table that is cleaned, and in how many rows findings stay."""
+    dropped = log["column"] == ""
+    n_dropped, n_cells = int(dropped.sum()), int((~dropped).sum())
+    left = (
+        wrapped(
+            f"{_count(n_left, 'row')} with findings (duplicates, inputs, or what was to be kept) "
+            "left as they are; see gorelm outliers."
+        )
+        if n_left
+        else []
+    )
+    if not len(log):
+        return ["Changes: none; nothing else stands out." if n_left else "Changes: none.", *left]
+    parts = [f"{_count(n_dropped, 'row')} of {n_rows:,} dropped"] if n_dropped else []
+    parts += [f"{_count(n_cells, 'cell')} changed"] if n_cells else []
+    lines = [f"Changes: {', '.join(parts)}."]
+    with_lines = bool((log["line"] != "").any())
+    rows = [["line"] * with_lines + ["id" if with_ids else "row", "change", "why"]]
+    for change in log.head(_MOST_CHANGES).itertuples():
+        marks = [str(change.line)] if with_lines else []
+        marks.append(short(str(change.id if with_ids else change.row), 12))
+        what = "row dropped"
+        if change.column:
+            new = "blank" if change.new in ("", "?", "null") else short(change.new, 12)
+            what = f"{short(change.column, 14)} {short(change.old, 12)} -> {new}"
+        rows.append([*marks, what, change.why])
+    sides = "r" * (with_lines + 1) + "l"
+    room = _WIDTH - max(len(line) for line in columns([row[:-1] for row in rows], sides)) - 2
+    rows = [[*row[:-1], short(row[-1].partition(": ")[2] or row[-1], room)] for row in rows]
+    lines += columns(rows, f"{sides}l")
+    if len(log) > _MOST_CHANGES:
+        lines.append(f"  ... and {len(log) - _MOST_CHANGES:,} more changes.")
+    return [*lines, *left]
 
 
 # -- text ----------------------------------------------------------------------------------------
+
+
+def number(value: float, digits: int = 4) -> str:
+    """Return a number as people write it: 18,280 rather than 1.828e+04.
+
+    `digits` are significant; those before the point are all shown, up to a hundred million.
+    """
+    size = abs(value)
+    if not np.isfinite(value) or (size and not 1e-4 <= size < 1e8):
+        return f"{value:.{digits}g}"
+    decimals = max(digits - 1 - int(np.floor(np.log10(size))), 0) if size else 0
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:
@@ -206,5 +324,5 @@ def short(name: str, width: int = _LONGEST_NAME) -> str:
     return shortened(printable(" ".join(name.split())), width)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"1 {one}" if number == 1 else f"{number:,} {many or one + 's'}"

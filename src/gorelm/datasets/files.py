@@ -92,6 +92,11 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
+def content_of(path: Path) -> bytes:
+    """Return the content of a file, unzipped."""
+    return b"".join(_chunks(path))
+
+
 def _is_gzip(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 

@@ -52,7 +52,8 @@ def load_table(
     names; comma, semicolon, tab and bar are recognised as separators, and decimal commas where
     the separator is none. Empty cells, ``?``, ``NA`` and the like are missing. A first column
     without a name, as ``DataFrame.to_csv`` writes it, holds the ids of the rows: it is neither a
-    feature nor a target, and frames have it as their index.
+    feature nor a target, and frames have it as their index. Other columns without a name are called
+    ``column 3`` and the like, by their place.
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ def load_table(
     """
     path = _known_kind(path)
     ids: pandas.Index | None = None
-    if _is_arff(path):
+    if is_arff(path):
         _, columns, table = read_arff(path)
         names = [column.name for column in columns]
         chosen = choose_columns(names, targets, features, path)
@@ -176,7 +177,7 @@ def read_table(path: str | os.PathLike[str], *, words: Iterable[str] = ()) -> pa
     1   NaN   blue
     """
     path = _known_kind(path)
-    if not _is_arff(path):
+    if not is_arff(path):
         return _read_frame(path, words)
     _, columns, table = read_arff(path)
     return make_frame(columns, table)
@@ -193,9 +194,9 @@ class TextTable(NamedTuple):
 def read_text(path: str | os.PathLike[str]) -> TextTable | None:
     """Read all cells of a CSV or TSV file as text; None for other kinds of files."""
     path = _known_kind(path)
-    if not path.name.lower().endswith(_TEXT):
+    if not is_text(path):
         return None
-    header, separator, encoding = _sniff(path)
+    header, separator, encoding = sniff(path)
     cells = _parse(path, header, separator, encoding, as_text=True)
     commas = separator != "," and any(_has_decimal_commas(cells[name]) for name in cells)
     return TextTable(cells, separator, "," if commas else ".")
@@ -212,10 +213,10 @@ def line_numbers(path: str | os.PathLike[str], n_rows: int) -> NDArray[np.intp] 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # said when the file was read
-            if _is_arff(path):
+            if is_arff(path):
                 lines = list(arff_lines(path, encoding_of(path)))
             else:
-                _, separator, encoding = _sniff(path)
+                _, separator, encoding = sniff(path)
                 lines = list(csv_lines(path, encoding, separator))
     except csv.Error:
         return None
@@ -231,12 +232,18 @@ def _known_kind(path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _is_arff(path: Path) -> bool:
+def is_arff(path: Path) -> bool:
+    """Return whether the name of a file says that it is ARFF."""
     return path.name.lower().endswith(_ARFF)
 
 
+def is_text(path: Path) -> bool:
+    """Return whether the name of a file says that it is CSV or TSV."""
+    return path.name.lower().endswith(_TEXT)
+
+
 def _read_frame(path: Path, words: Iterable[str] = ()) -> pandas.DataFrame:
-    if path.name.lower().endswith(_TEXT):
+    if is_text(path):
         return _read_csv(path, words)
     frame = _read_parquet(path)
     if frame.index.nlevels > 1:
@@ -308,7 +315,7 @@ def split_names(text: str, names: Collection[str]) -> list[str]:
 
 
 def _read_csv(path: Path, words: Iterable[str] = ()) -> pandas.DataFrame:
-    header, separator, encoding = _sniff(path)
+    header, separator, encoding = sniff(path)
     words = set(words) & set(header)
     frame = _parse(path, header, separator, encoding, words=words)
     if separator == ",":
@@ -371,7 +378,7 @@ def _typed(ids: pandas.Series) -> pandas.Series:
     return numbers if (numbers.astype(str) == ids).all() else ids
 
 
-def _sniff(path: Path) -> tuple[list[str], str, str]:
+def sniff(path: Path) -> tuple[list[str], str, str]:
     """Return column names, separator (it cuts the first line into most pieces) and encoding."""
     encoding = encoding_of(path)
     with open_text(path, encoding) as file:
@@ -391,11 +398,22 @@ def _sniff(path: Path) -> tuple[list[str], str, str]:
         raise ValueError(
             f"{path} starts with numbers; its first line must hold the names of the columns."
         )
-    for j, name in enumerate(header[1:], 2):  # the first one may hold the ids of the rows
-        if not name:
-            raise ValueError(f"Column {j} of {path} has no name; name it, or remove it.")
+    header = [header[0], *_named(header[1:], path)]  # the first one may hold the ids of the rows
     _require_unique(header, path)
     return header, separator, encoding
+
+
+def _named(names: list[str], path: Path) -> list[str]:
+    """Return the names of the second column and those behind it, with names for those without."""
+    named = [name or f"column {j}" for j, name in enumerate(names, 2)]
+    if given := [new for name, new in zip(names, named, strict=True) if not name]:
+        more = f" and {len(given) - 3} more" if len(given) > 3 else ""
+        warnings.warn(
+            f"{path} has columns without a name; they are called {', '.join(given[:3])}{more}.",
+            UserWarning,
+            stacklevel=6,
+        )
+    return named
 
 
 def _cut(line: str, separator: str) -> list[str]:

@@ -107,6 +107,15 @@ def target_columns(y: object) -> tuple[list[str], list[RawColumn], bool]:
     return [f"y{j}" for j in range(len(columns))], columns, False
 
 
+def is_counter(column: RawColumn) -> bool:
+    """Return whether the cells are the numbers of the rows, from 0 or 1, in order."""
+    n = len(column.cells)
+    if n < 2 or column.kind != "number":
+        return False
+    numbers = column.numbers()[0]
+    return bool(numbers[0] in (0.0, 1.0) and (numbers == numbers[0] + np.arange(n)).all())
+
+
 def _pandas_columns(frame: pd.DataFrame) -> list[RawColumn]:
     columns = []
     for j in range(frame.shape[1]):

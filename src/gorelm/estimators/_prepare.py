@@ -16,6 +16,7 @@ Functions that name "array or tensor" use only what NumPy arrays share with PyTo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
@@ -30,7 +31,7 @@ from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, weighted_quantiles
 from gorelm._solver.problem import norms
 from gorelm._solver.target_norms import refuse_huge
-from gorelm._typing import Array, Indices, Inputs, Mask
+from gorelm._typing import Array, Indices, Inputs, Mask, NamedInputs
 
 # -- which rows and cells count ------------------------------------------------------------------
 
@@ -73,6 +74,16 @@ def patterns(observed: Mask | None, n_targets: int) -> Iterator[tuple[Mask | sli
     rows_of, which = np.unique(observed, axis=1, return_inverse=True)
     for k, rows in enumerate(rows_of.T):  # in lexical order, all True last
         yield slice(None) if rows.all() else rows, np.flatnonzero(which.ravel() == k)
+
+
+def fingerprint(table: Array) -> str:
+    """Return a text that tells numbers from any others; empty for those that stand for none."""
+    if 0 in table.strides and table.size > 1:  # rows that are elsewhere
+        return ""
+    table = np.where(np.isnan(table), np.nan, table)  # one NaN of many
+    digest = hashlib.blake2b(str(table.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(table, dtype=np.float64).data)
+    return digest.hexdigest()
 
 
 # -- rows as the solvers take them ---------------------------------------------------------------
@@ -189,20 +200,6 @@ def validate_targets(
     model._one_target = T.ndim == 1
     w = check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     return T.reshape(len(T), -1), w
-
-
-class NamedInputs(Protocol):
-    """Inputs that are not one array: their number, and their names where they have any."""
-
-    @property
-    def shape(self) -> tuple[int | None, int]:
-        """Return the numbers of rows (None: not known yet) and of inputs."""
-        ...
-
-    @property
-    def feature_names(self) -> list[str] | None:
-        """Return the names of the inputs."""
-        ...
 
 
 def take_names(model: BaseEstimator, X: NamedInputs) -> None:

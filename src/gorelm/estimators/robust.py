@@ -9,21 +9,30 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
+from gorelm._extras import needs
 from gorelm._solver.threads import n_threads, one_blas_thread
-from gorelm._typing import Array, Constraints, RandomState
+from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.backends.inputs import within_reach
 from gorelm.estimators._base import all_or_nothing, parameters
-from gorelm.estimators._prepare import require_same_inputs
+from gorelm.estimators._owners import is_dask
+from gorelm.estimators._prepare import (
+    fingerprint,
+    is_tensor,
+    require_same_inputs,
+    validate_targets,
+)
+from gorelm.estimators._robust.checking import checked_inputs
 from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
+from gorelm.estimators._robust.new_rows import row_scores, spread_of
 from gorelm.estimators._robust.owners import Given, given
 from gorelm.estimators._robust.screen import screen
 from gorelm.estimators._robust.search import search
@@ -31,6 +40,9 @@ from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import folds_of
 from gorelm.stream import RowBlocks
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["RobustELMRegressor"]
 
@@ -52,10 +64,12 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_hidden : int or "auto", default="auto"
         Hidden nodes of every network. "auto": 1000; with more than `search_rows` rows, more by the
         fifth root of the rows beyond 2000 and by the square root of inputs times targets beyond
-        40, up to 3000 ("fast": 300, up to 1000; "high": 2000, up to 6000).
+        40, up to 3000 ("fast": 300, up to 1000; "high": 2000, up to 6000), and 1.3 times as many
+        are shared among all networks.
     n_members : int, default=None
-        Most networks to average (one fewer above `search_rows` rows); those with more than 1.25
-        times the squared error of the best are left out. By default 4 ("fast": 2; "high": 6).
+        Most networks to average; those with more than 1.25 times the squared error of the best are
+        left out. By default 4 ("fast": 2; "high": 6). With several rows a node they are fitted
+        jointly, as one regression on the nodes of all.
     cv : int, splitter or iterable of splits, default=None
         Folds by which layers are compared and rows judged. By default every row is left out by
         itself, or, with more than `search_rows` rows, with a quarter of the others.
@@ -64,9 +78,17 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         the best of them are then fitted to all. By default 1000 ("fast": 500; "high": 2000).
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
+    check_inputs : bool, default=False
+        Whether to look for wrong cells of the inputs, which the other inputs and the targets
+        contradict, and to fill them in with what the other inputs of the row say. Cells are
+        replaced only if the errors out of sample fall clearly.
     n_jobs : int, default=None
         Threads to share the layers or the rows among, -1 for all cores; by default as many as BLAS
         would use. The result is the same to the last digit for every number.
+    device : str, default=None
+        PyTorch device, such as "cuda", on which all rows are fitted: their inputs, hidden outputs
+        and sums stay there, in float64. Layers are drawn and searched on the host. By default that
+        of X if it is a tensor, else the memory of this process.
     progress : bool, default=False
         Show a progress bar (needs ``gorelm[progress]``).
     random_state : int, RandomState instance or None, default=None
@@ -82,7 +104,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     outlier_scores_ : ndarray of shape (n_samples,)
         Typical size e of each row's out-of-sample errors, in units of the targets' spread:
         1 + e is the geometric mean of 1 + abs(error) over the targets, without wrong cells of a row
-        that is right (NaN where `cv` never tests). With one target, the cells' scores.
+        that is right (NaN where `cv` never tests).
     outlier_threshold_ : float
         Scores above it are flagged.
     outlier_mask_ : ndarray of bool, shape (n_samples,)
@@ -100,6 +122,14 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         What the networks, fitted without the row (or its fold), predict for each row, in the units
         of y (NaN where `cv` never tests). ``y - out_of_fold_`` tells which of a row's targets are
         off, and by how much.
+    input_mask_ : ndarray of bool, shape (n_samples, n_features)
+        The cells of the inputs that were filled in. Only with `check_inputs`.
+    input_scores_ : ndarray of shape (n_samples, n_features)
+        How far each cell of the inputs is from what the other columns say, in units of what is
+        usual in its column (NaN in columns with fewer than four values, which are not checked).
+        Only with `check_inputs`.
+    target_spreads_ : ndarray of shape (n_targets,)
+        Robust spread of each target (interquartile range / 1.349), the unit of the scores' errors.
     cv_results_ : dict of arrays
         Settings and score (larger is better) in the search of every layer at its best penalty.
     timings_ : dict of str to float
@@ -126,7 +156,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         "cv": ["cv_object"],
         "search_rows": [Interval(Integral, 2, None, closed="left"), None],
         "missing_targets": RELMRegressor._parameter_constraints["missing_targets"],
+        "check_inputs": ["boolean"],
         "n_jobs": [Integral, None],
+        "device": [str, None],
         "progress": ["boolean"],
         "random_state": ["random_state"],
     }
@@ -137,22 +169,29 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     cv: object = None
     search_rows: int | None = None
     missing_targets: str = "error"
+    check_inputs: bool = False
     n_jobs: int | None = None
+    device: str | None = None
     progress: bool = False
     random_state: RandomState = None
 
-    def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
+    def fit(
+        self, X: object, y: object, sample_weight: object = None, trusted: object = None
+    ) -> Self:
         """Screen, search, refine and fit.
 
         Parameters
         ----------
-        X : array or RowBlocks of shape (n_samples, n_features)
-            Inputs; :class:`~gorelm.stream.RowBlocks` are read a block at a time, and need not fit
-            in memory.
+        X : array, tensor, RowBlocks or dask collection of shape (n_samples, n_features)
+            Inputs. :class:`~gorelm.stream.RowBlocks` are read a block at a time; the partitions of
+            a dask array or dataframe stay on the workers of a cluster.
         y : array of shape (n_samples,) or (n_samples, n_targets)
-            Targets.
+            Targets; they are held in memory.
         sample_weight : array of shape (n_samples,), optional
             Weight of every row.
+        trusted : array of bool of shape (n_samples,), optional
+            Rows that are known to be right, however far off they seem: they are never flagged, set
+            aside or moved towards their predictions.
 
         Returns
         -------
@@ -163,10 +202,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             validate_params(self)
             threads = n_threads(self.n_jobs)
             with one_blas_thread():
-                self._fit(given(self, X, y, sample_weight), threads)
+                table = given(self, X, y, sample_weight)
+                self._fit(table, _checked_mask(trusted, len(table.T)), threads)
         return self
 
-    def _fit(self, table: Given, threads: int) -> None:
+    def _fit(self, table: Given, trusted: Mask | None, threads: int) -> None:
         usable = table.usable
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         chosen = {"n_members": self.n_members, "search_rows": self.search_rows}
@@ -184,6 +224,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             None if isinstance(self.n_hidden, str) else self.n_hidden,
             threads,
             self.progress,
+            trusted,
         )
         if self.cv is None and usable.sum() < 2:
             raise ValueError(
@@ -193,6 +234,16 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not usable[task.tested].any():
             raise ValueError("cv tests no row that has a positive weight and a known target")
         clock = Clock()
+        self._input_check = None
+        for name in ("input_mask_", "input_scores_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if self.check_inputs:
+            checked = checked_inputs(table, task)
+            table = table.with_inputs(checked.X)
+            task = replace(task, X=table.rows)
+            self.input_mask_, self.input_scores_ = checked.wrong, checked.scores
+            self._input_check = checked.of_new_rows
+            clock.lap("inputs")
         screened = screen(task)
         clock.lap("screen")
         found = search(task, screened)
@@ -204,7 +255,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         judged = refined.judged
         self.contaminated_ = found.screened.dirty
-        self.cv_results_ = _results(found.trials)
+        self.cv_results_ = _results(found.trials, task.rows.shape[1])
         self.out_of_fold_ = judged.expected[:, 0] if self._one_target else judged.expected
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
@@ -212,6 +263,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.cell_scores_ = judged.cells.scores
         self.cell_thresholds_ = judged.cells.thresholds
         self.cell_mask_ = judged.cells.mask
+        self.target_spreads_ = spread_of(task)
+        self._judging = found.screened.judging
+        self._fitted_to = fingerprint(table.inputs), fingerprint(table.T)
         self.members_ = members
         self.timings_ = clock.laps
         self._input_scaling, self._target_scaling = table.scaling, refined.scaling
@@ -219,27 +273,115 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def predict(self, X: object) -> Array:
         """Predict the targets of new rows: the average of the members.
 
+        With `check_inputs`, cells of X that deviate more than all cells of their column that were
+        kept in the fit (if none was filled in there, three times as much) are filled in first.
+
         Parameters
         ----------
-        X : array or RowBlocks of shape (n_samples, n_features)
+        X : array, tensor, RowBlocks or dask collection of shape (n_samples, n_features)
             Inputs.
 
         Returns
         -------
         y : array of shape (n_samples,) or (n_samples, n_targets)
+            Predictions; of a tensor, a tensor on its device; of a dask collection, a dask array in
+            its partitions, computed when it is asked for.
         """
         check_is_fitted(self)
         if isinstance(X, RowBlocks):
             require_same_inputs(self, X.shape[1], X.feature_names)
             return np.concatenate([self._predict(x.astype(np.float64)) for _, x in X])
+        if is_tensor(X):
+            with needs("predictions of tensors need PyTorch", "torch"):
+                from gorelm.backends.torch import inputs as device
+
+            there: Array = device.predict(self, X)
+            return there
+        if is_dask(X):
+            from gorelm.backends.dask.fit import predict
+
+            lazy: Array = predict(self, X)
+            return lazy
         inputs: Array = validate_data(self, X, dtype=np.float64, reset=False)
         return self._predict(inputs)
 
+    def _validate(self, X: object, y: object, sample_weight: object) -> tuple[Array, Array, Array]:
+        inputs: Array = validate_data(self, X, dtype=np.float64)
+        return inputs, *validate_targets(self, inputs, y, sample_weight)
+
     def _predict(self, inputs: Array) -> Array:
+        if (check := getattr(self, "_input_check", None)) is not None:
+            inputs, _ = check.of(inputs)
         scaled = within_reach(self._input_scaling, inputs)
         mean = np.mean([member.predict(scaled) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(scaled), -1))
         return np.asarray(y[:, 0] if self._one_target else y)
+
+    def score_rows(self, X: object, y: object) -> Array:
+        r"""Return outlier scores of new rows, on the scale of `outlier_scores_`.
+
+        .. math:: \exp\Bigl(\frac1m \sum_j \log(1 + |\hat y_j - y_j| / s_j)\Bigr) - 1
+
+        over the known targets of the row, with the spreads :math:`s` of the training targets
+        (`target_spreads_`). As for the training rows, a score above `outlier_threshold_` says that
+        the row is wrong. The rows must be new: the model is fitted to the training rows, and would
+        find little wrong with them.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Inputs.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets; NaN where unknown.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+            NaN where no target is known.
+        """
+        check_is_fitted(self)
+        expected = self.predict(X).reshape(-1, len(self.target_spreads_))
+        T = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite=False)
+        T = T.reshape(len(T), -1)
+        if T.shape != expected.shape:
+            raise ValueError(f"y has shape {T.shape}; {expected.shape} was expected")
+        return row_scores(expected, T, self.target_spreads_, self._judging)
+
+    def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
+        """Return all rows, the most suspicious first: what is off, by how much, what was expected.
+
+        See :func:`gorelm.findings.findings`, which says what the columns hold.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Inputs: those of the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets: those of the fit.
+        new : bool, default=False
+            X and y are new rows, to be judged by the model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One line a row, with its index and inputs.
+
+        Raises
+        ------
+        ValueError
+            If X and y are not the table that the model was fitted to and `new` is false.
+        """
+        from gorelm.findings import findings
+
+        check_is_fitted(self)
+        return findings(self, X, y, new=new)
+
+    def _was_fitted_to(self, X: object, y: object) -> bool:
+        inputs: Array = validate_data(self, X, dtype=np.float64, reset=False)
+        T = np.asarray(y, dtype=np.float64)
+        now = fingerprint(inputs), fingerprint(T.reshape(len(T), -1))
+        # Nothing is known of inputs that were read in blocks, nor by files of earlier versions.
+        return all(a in (b, "") for a, b in zip(getattr(self, "_fitted_to", now), now, strict=True))
 
 
 @dataclass
@@ -255,14 +397,26 @@ class Clock:
         self.laps[step], self._last = now - self._last, now
 
 
-def _results(trials: Sequence[Trial]) -> dict[str, Array]:
+def _checked_mask(trusted: object, n_rows: int) -> Mask | None:
+    if trusted is None:
+        return None
+    mask = np.asarray(trusted)
+    if mask.dtype != bool or mask.shape != (n_rows,):
+        raise ValueError(
+            f"trusted must hold a truth value for each of the {n_rows} rows; it is an array of "
+            f"{mask.dtype} and of shape {mask.shape}"
+        )
+    return mask
+
+
+def _results(trials: Sequence[Trial], n_features: int) -> dict[str, Array]:
     """Return settings and scores as columns, best first."""
     trials = sorted(trials, key=lambda trial: trial.score)
     return {
         "activation": np.array([one.layer.activation for one in trials]),
         "spread": np.array([one.layer.spread for one in trials]),
         "direct_link": np.array([one.layer.direct_link for one in trials]),
-        "n_inputs": np.array([one.hidden.A.shape[1] for one in trials]),
+        "n_inputs": np.array([min(one.layer.n_inputs or n_features, n_features) for one in trials]),
         "guided": np.array([one.guide is not None for one in trials]),
         "penalty": PATH[[one.lam for one in trials]],
         "mean_test_score": np.array([-one.score for one in trials]),

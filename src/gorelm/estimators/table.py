@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import field
 from numbers import Integral
 from operator import attrgetter
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, clone
@@ -20,7 +20,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from gorelm._compat import HasMethods, Interval, validate_params
-from gorelm._typing import Array, Constraints, RandomState
+from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.estimators._base import all_or_nothing, levels_to_caller, parameters
 from gorelm.estimators._encoding import (
     Cells,
@@ -29,9 +29,16 @@ from gorelm.estimators._encoding import (
     columns_of,
     distinct,
     in_words,
+    is_counter,
     target_columns,
 )
+from gorelm.estimators._prepare import require_same_inputs, take_names
+from gorelm.estimators._table_blocks import StoredCells, StoredColumns
 from gorelm.estimators.robust import RobustELMRegressor
+from gorelm.stream import ParquetTable, RowBlocks
+
+if TYPE_CHECKING:
+    import pandas
 
 _FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
 _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its weight
@@ -41,11 +48,11 @@ _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its wei
 class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Robust multi-target regression on a raw table: encodes, fills in, then fits.
 
-    Columns of words (text, categoricals) become one input for each word; truth values become 0
-    and 1. Missing numbers are filled in with the median of their column, and where at least five
-    are missing, a further input marks them. Columns without information (empty, the same in every
-    row, another word in nearly every row) and dates are left out. `notes_` says in plain sentences
-    what was done.
+    Columns of categories (text, categoricals) become one input for each category; truth values
+    become 0 and 1. Missing numbers are filled in with the median of their column, and where at
+    least five are missing, a further input marks them. Columns without information (empty, the same
+    in every row, another text in nearly every row) and dates are left out. `notes_` says in plain
+    sentences what was done.
 
     Parameters
     ----------
@@ -55,26 +62,36 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     effort : {"fast", "default", "high"}, default="default"
         How much that :class:`RobustELMRegressor` tries. An `estimator` of your own has its own
         parameters: with one, this must be "default".
+    check_inputs : bool, default=False
+        Whether that :class:`RobustELMRegressor` looks for wrong numbers among the inputs, and fills
+        them in. With an `estimator` of your own, this must be False.
     max_categories : int, default=20
-        Most inputs that a column of words may become: of more words the most frequent are told
-        apart, and the others count as one.
+        Most inputs that a column of categories may become: of more categories the most frequent
+        are told apart, and the others count as one.
     random_state : int, RandomState instance or None, default=None
         Seed, for the estimator if it has a `random_state` of None.
 
     Attributes
     ----------
     encoder_ : ColumnTransformer
-        From cells (numbers and words) to inputs: medians, missing indicators, one input for a word.
+        From cells (numbers and categories) to inputs: medians, missing indicators, one-hot codes.
     regressor_ : estimator
         The fitted estimator.
     kinds_ : list of {"number", "words", "ignored"}
-        What every column was taken for.
+        What every column was taken for ("words": categories).
     target_names_ : list of str
         Names of the targets; y0, y1, ... where y had none.
     notes_ : list of str
         What was filled in, encoded, ignored or taken for missing, a sentence each.
     outlier_scores_, outlier_threshold_, outlier_mask_, cell_scores_, cell_thresholds_, cell_mask_,
     out_of_fold_, contaminated_, timings_
+        Those of `regressor_`, where it has them.
+    input_mask_ : ndarray of bool, shape (n_samples, n_features)
+        The numbers that were filled in because the other columns contradict them, if `regressor_`
+        checked its inputs; False in columns of categories.
+    input_scores_ : ndarray of shape (n_samples, n_features)
+        How far numbers are from what the other columns say (NaN in columns that are not checked).
+    cell_scores_, cell_thresholds_, cell_mask_, target_spreads_
         Those of `regressor_`, where it has them.
     n_features_in_ : int
         Number of columns.
@@ -84,10 +101,10 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     Notes
     -----
     In a column of text, cells that are not numbers count as missing where at least four fifths of
-    the known cells are numbers; otherwise all cells are words. Infinite numbers count as missing
-    in X and y. New rows are encoded as the training rows were: a word that these did not have
-    counts as one of the rare words, or, if there are none, as none of the words; `predict` warns
-    of it.
+    the known cells are numbers; otherwise all cells are categories. Infinite numbers count as
+    missing in X and y. New rows are encoded as the training rows were: an unseen category counts as
+    one of the rare categories, or, if there are none, as none of the known ones; `predict` warns of
+    it.
 
     Examples
     --------
@@ -109,12 +126,14 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         "effort": RobustELMRegressor._parameter_constraints["effort"],
+        "check_inputs": ["boolean"],
         "max_categories": [Interval(Integral, 2, None, closed="left")],
         "random_state": ["random_state"],
     }
 
     estimator: BaseEstimator | None = field(default=None, kw_only=False)
     effort: str = "default"
+    check_inputs: bool = False
     max_categories: int = 20
     random_state: RandomState = None
 
@@ -125,8 +144,10 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
         Parameters
         ----------
-        X : frame or array of shape (n_samples, n_features)
-            Columns of numbers, truth values, words; values may be missing.
+        X : frame, array or ParquetTable of shape (n_samples, n_features)
+            Columns of numbers, truth values, categories; values may be missing. Of a
+            :class:`~gorelm.stream.ParquetTable` one column at a time is in memory, and then a block
+            of rows.
         y : frame or array of shape (n_samples,) or (n_samples, n_targets)
             Targets, with missing values if the estimator takes them.
         **fit_params : dict
@@ -143,24 +164,59 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         return self
 
     def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
-        columns = columns_of(X)
-        validate_data(self, X, skip_check_array=True)
+        columns: Sequence[RawColumn]
+        if isinstance(X, ParquetTable):
+            columns = StoredColumns(X)
+            take_names(self, X)
+        else:
+            columns = columns_of(X)
+            validate_data(self, X, skip_check_array=True)
         self.notes_: list[str] = []
         y = self._targets(y)
         check_consistent_length(columns[0].cells, y)
 
         self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
         self._ignore(columns)
-        cells, invalid = self._cells(columns)
-        self._note_invalid(invalid)
-        self.encoder_ = self._new_encoder(cells)
-        inputs = self.encoder_.fit_transform(cells)
+        self._note_counters(columns)
+        if isinstance(X, ParquetTable):
+            inputs: Array | RowBlocks = self._learn_stored(X, StoredCells(columns, self.kinds_))
+        else:
+            cells, invalid = self._cells(columns)
+            self._note_invalid(invalid)
+            self.encoder_ = self._new_encoder(cells)
+            inputs = self.encoder_.fit_transform(cells)
         self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
+        if hasattr(self.regressor_, "input_mask_"):
+            counts = self.input_mask_.sum(axis=0)
+            places = [f"{self._name(j)!r} ({n})" for j, n in enumerate(counts) if n]
+            self.notes_.append(
+                "Wrong numbers among the inputs, filled in with what the other inputs say: "
+                f"{_listed(places) or 'none'}."
+            )
+
+    def _learn_stored(self, X: ParquetTable, cells: StoredCells) -> RowBlocks:
+        """Fit the encoder to a table that is read in blocks; returns its inputs, in blocks."""
+        self._note_invalid(cells.invalid([self._name(j) for j in range(len(self.kinds_))]))
+        self.encoder_ = self._new_encoder(cells)
+        n_inputs = self.encoder_.fit_transform(cells.few(self.max_categories)).shape[1]
+        return RowBlocks(lambda: self._encoded_frames(X), len(X), n_inputs)
+
+    def _encoded_frames(self, X: ParquetTable) -> Iterator[Array]:
+        for frame in X.frames():
+            yield self.encoder_.transform(self._cells(columns_of(frame))[0])
 
     def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:
             return RobustELMRegressor(
-                effort=self.effort, missing_targets="ignore", random_state=self.random_state
+                effort=self.effort,
+                missing_targets="ignore",
+                check_inputs=self.check_inputs,
+                random_state=self.random_state,
+            )
+        if self.check_inputs:
+            raise ValueError(
+                "check_inputs is for the RobustELMRegressor that is fitted without an estimator; "
+                "set it in the estimator instead"
             )
         if self.effort != "default":
             raise ValueError(
@@ -184,8 +240,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         for name, column in zip(self.target_names_, columns, strict=True):
             if column.kind not in ("number", "empty"):
                 example = in_words([str(next(c for c in column.cells if c is not None))])
+                held = "text" if column.kind == "words" else column.kind
                 raise ValueError(
-                    f"target {name!r} is not numeric: it holds {column.kind}, such as {example}"
+                    f"target {name!r} is not numeric: it holds {held}, such as {example}"
                 )
             numbers, invalid[f"target {name!r}"] = column.numbers()
             values.append(numbers)
@@ -216,7 +273,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         names = getattr(self, "feature_names_in_", None)
         return f"column {j}" if names is None else str(names[j])
 
-    def _ignore(self, columns: list[RawColumn]) -> None:
+    def _ignore(self, columns: Sequence[RawColumn]) -> None:
         """Mark the columns without information, and say why."""
         reasons: dict[str, list[str]] = {}
         for j, column in enumerate(columns):
@@ -231,13 +288,24 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
                 f"{len(columns[0].cells)}). {' '.join(self.notes_)}"
             )
 
+    def _note_counters(self, columns: Sequence[RawColumn]) -> None:
+        for j, column in enumerate(columns):
+            if is_counter(column):
+                first = int(column.numbers()[0][0])
+                last = first + len(column.cells) - 1
+                self.notes_.append(
+                    f"Input {self._name(j)!r} counts the rows, from {first} to {last:,}: if it is "
+                    "an id and says nothing about the targets, leave it out (option --id of the "
+                    "commands)."
+                )
+
     def _reason_to_ignore(self, column: RawColumn) -> str | None:
         if column.kind == "empty":
             return "empty"
         if column.kind == "dates":
             return "dates; turn them into numbers to use them"
         if column.kind == "nested":
-            return "neither numbers nor words"
+            return "neither numbers nor categories"
         if column.kind == "number":
             numbers = column.numbers()[0]
             numbers = numbers[~np.isnan(numbers)]
@@ -247,13 +315,13 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             known = words[~are_missing(words)]
             n_known, n_distinct = len(known), len(set(known))
             if n_distinct > max(_FEWEST_WORDS, n_known / 2):
-                return "a word of its own in more than half of the rows"
+                return "a text of its own in more than half of the rows"
         n_missing = len(column.cells) - n_known
         if n_distinct <= 1 and min(n_missing, n_known) < _FEWEST_MISSING:
             return "the same in every row" if n_known else "empty"
         return None
 
-    def _cells(self, columns: list[RawColumn]) -> tuple[Cells, dict[str, list[str]]]:
+    def _cells(self, columns: Sequence[RawColumn]) -> tuple[Cells, dict[str, list[str]]]:
         """Return numbers and words, as the encoder takes them, and what was neither by column."""
         table: list[Cells] = []
         invalid = {}
@@ -271,7 +339,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             cells[:, j] = values
         return cells, invalid
 
-    def _new_encoder(self, cells: Cells) -> ColumnTransformer:
+    def _new_encoder(self, cells: Cells | StoredCells) -> ColumnTransformer:
         """Return the encoder for the table, and say what it will do."""
         full, marked, words, filled = list[int](), list[int](), list[int](), list[str]()
         for j, kind in enumerate(self.kinds_):
@@ -303,14 +371,12 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
     def _note_words(self, j: int, words: Cells) -> None:
         found = distinct(words)
-        n_missing = int(are_missing(words).sum())
-        n_words = len(found) + (n_missing > 0)
-        missing = f"; missing in {_rows(n_missing)}, which counts as a word" if n_missing else ""
-        if n_words <= self.max_categories:
-            note = f"{self._name(j)!r} holds {len(found)} words: {in_words(found, 6)}{missing}."
-        else:
+        name, n_missing = self._name(j), int(are_missing(words).sum())
+        missing = f"; {_rows(n_missing)} without one, which counts as one more" * bool(n_missing)
+        note = f"{name!r} has {_categories(len(found))}: {in_words(found, 6)}{missing}."
+        if len(found) + (n_missing > 0) > self.max_categories:
             note = (
-                f"{self._name(j)!r} holds {len(found)} words: the {self.max_categories - 1} most "
+                f"{name!r} has {len(found)} categories: the {self.max_categories - 1} most "
                 f"frequent ones are told apart, the others count as one{missing}."
             )
         self.notes_.append(f"Encoded: {note}")
@@ -327,7 +393,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
 
         Parameters
         ----------
-        X : frame or array of shape (n_samples, n_features)
+        X : frame, array or ParquetTable of shape (n_samples, n_features)
             Columns as in the fit. Missing values are filled in as there.
 
         Returns
@@ -337,21 +403,87 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Warns
         -----
         UserWarning
-            If there are words that the training rows did not have, or cells that should be
-            numbers and are not.
+            If there are unseen categories, or cells that should be numbers and are not.
         """
         check_is_fitted(self)
-        columns = columns_of(X)
-        validate_data(self, X, skip_check_array=True, reset=False)
-        cells, invalid = self._cells(columns)
-        for note in [*_invalid_in_words(invalid), *self._unseen_words(cells)]:
+        if isinstance(X, ParquetTable):
+            require_same_inputs(self, X.shape[1], X.columns)
+            return np.concatenate([self.predict(frame) for frame in X.frames()])
+        cells, notes = self._encodable(X)
+        for note in notes:
             warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
         return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
 
-    def words(self) -> dict[str, list[str]]:
-        """Return the words of every column of words, by the column's name.
+    def _encodable(self, X: object) -> tuple[Cells, list[str]]:
+        """Return the cells of new rows, as the encoder takes them, and what there is to say."""
+        columns = columns_of(X)
+        validate_data(self, X, skip_check_array=True, reset=False)
+        cells, invalid = self._cells(columns)
+        return cells, [*_invalid_in_words(invalid), *self._unseen_words(cells)]
 
-        Rows without a word count as one more where the training rows had such.
+    def score_rows(self, X: object, y: object) -> Array:
+        """Return outlier scores of new rows, on the scale of `outlier_scores_`.
+
+        See :meth:`gorelm.RobustELMRegressor.score_rows`.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Columns as in the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets; missing values and cells that are no numbers are unknown.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples,)
+            NaN where no target is known. A score above `outlier_threshold_` says that the row is
+            wrong.
+        """
+        check_is_fitted(self)
+        inputs = self.encoder_.transform(self._encodable(X)[0])
+        return np.asarray(self.regressor_.score_rows(inputs, _target_numbers(y)))
+
+    def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
+        """Return all rows, the most suspicious first: what is off, by how much, what was expected.
+
+        See :func:`gorelm.findings.findings`, which says what the columns hold.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Inputs: those of the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets: those of the fit.
+        new : bool, default=False
+            X and y are new rows, to be judged by the model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One line a row, with its index and inputs.
+
+        Raises
+        ------
+        ValueError
+            If X and y are not the table that the model was fitted to and `new` is false; or if
+            `regressor_` does not judge rows.
+        """
+        from gorelm.findings import findings
+
+        check_is_fitted(self)
+        return findings(self, X, y, new=new)
+
+    def _was_fitted_to(self, X: object, y: object) -> bool:
+        known = getattr(self.regressor_, "_was_fitted_to", None)
+        if known is None:
+            return True
+        inputs = self.encoder_.transform(self._encodable(X)[0])
+        return bool(known(inputs, _target_numbers(y)))
+
+    def words(self) -> dict[str, list[str]]:
+        """Return the categories of every column of categories, by the column's name.
+
+        Missing values count as one more where the training rows had such.
         """
         check_is_fitted(self)
         return {
@@ -378,11 +510,12 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             if unseen.any():
                 shown = distinct(cells[unseen, j])
                 missing = ["missing"] * bool(are_missing(cells[unseen, j]).any())
+                n = len(shown) + len(missing)
                 most = self.encoder_.named_transformers_["words"].max_categories
                 notes.append(
-                    f"Column {self._name(j)!r}: {in_words(shown + missing, 4)}, in "
-                    f"{_rows(unseen.sum())}, not among the words of the training rows; counts as "
-                    f"{'a rare word' if len(known) > most else 'none of them'}."
+                    f"Column {self._name(j)!r}: unseen {'category' if n == 1 else 'categories'} "
+                    f"{in_words(shown + missing, 4)} in {_rows(unseen.sum())}; counts as "
+                    f"{'a rare category' if len(known) > most else 'none of the known ones'}."
                 )
         return notes
 
@@ -393,6 +526,23 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             encoder.feature_names_in_ = self.feature_names_in_
         return Pipeline([("encoder", encoder), ("regressor", self.regressor_)])
 
+    def _by_column(self, values: Array) -> Array:
+        """Return values of the encoder's outputs, for the columns of numbers they are made of."""
+        of_columns = np.full((len(values), self.n_features_in_), np.nan)
+        for name, _, columns in self.encoder_.transformers_:
+            if name in ("numbers", "numbers_with_gaps"):
+                first = self.encoder_.output_indices_[name].start
+                of_columns[:, columns] = values[:, first : first + len(columns)]
+        return of_columns
+
+    @property
+    def input_mask_(self) -> Mask:  # noqa: D102 (an attribute, documented on the class)
+        return np.asarray(self._by_column(self.regressor_.input_mask_) == 1)
+
+    @property
+    def input_scores_(self) -> Array:  # noqa: D102
+        return self._by_column(self.regressor_.input_scores_)
+
     # What the fitted estimator has, as far as it has it.
     outlier_scores_ = property(attrgetter("regressor_.outlier_scores_"))
     outlier_threshold_ = property(attrgetter("regressor_.outlier_threshold_"))
@@ -402,6 +552,10 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     cell_mask_ = property(attrgetter("regressor_.cell_mask_"))
     out_of_fold_ = property(attrgetter("regressor_.out_of_fold_"))
     contaminated_ = property(attrgetter("regressor_.contaminated_"))
+    cell_scores_ = property(attrgetter("regressor_.cell_scores_"))
+    cell_thresholds_ = property(attrgetter("regressor_.cell_thresholds_"))
+    cell_mask_ = property(attrgetter("regressor_.cell_mask_"))
+    target_spreads_ = property(attrgetter("regressor_.target_spreads_"))
     timings_ = property(attrgetter("regressor_.timings_"))
 
     def __sklearn_tags__(self) -> Tags:
@@ -410,6 +564,13 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         tags.input_tags.string = True
         tags.target_tags.single_output = True
         return tags
+
+
+def _target_numbers(y: object) -> Array:
+    """Return targets as numbers, NaN where unknown, in as many dimensions as they came in."""
+    _, columns, one_target = target_columns(y)
+    T = np.column_stack([column.numbers()[0] for column in columns])
+    return T[:, 0] if one_target else T
 
 
 def _invalid_in_words(invalid: dict[str, list[str]]) -> list[str]:
@@ -431,4 +592,8 @@ def _listed(entries: list[str], limit: int = 8) -> str:
 
 
 def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _categories(count: int) -> str:
+    return "1 category" if count == 1 else f"{count} categories"

@@ -116,10 +116,12 @@ def _own_classes() -> dict[str, type]:
     from gorelm._features.layer import HiddenLayer
     from gorelm._features.scaling import Scaling
     from gorelm._solver.least_squares import RecursiveRidge
+    from gorelm.estimators._robust.inputs import CellCheck, Filling, InputCheck
     from gorelm.intervals import ConformalRegressor
 
     public = [getattr(estimators, name) for name in estimators.__all__]
     parts = [ConformalRegressor, HiddenLayer, RecursiveRidge, Scaling]
+    parts += [CellCheck, Filling, InputCheck]
     return {kind.__name__: kind for kind in [*public, *parts]}
 
 

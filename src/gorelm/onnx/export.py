@@ -178,6 +178,8 @@ def _(model: BaseELM, graph: Graph, x: str | None) -> tuple[str, Regressor]:
 
 @_outputs.register
 def _(model: RobustELMRegressor, graph: Graph, x: str | None) -> tuple[str, Regressor]:
+    if getattr(model, "_input_check", None) is not None:
+        raise TypeError("a graph cannot check inputs; fit the model without check_inputs")
     x = x or _all_inputs(model, graph)
     x = _scaled(graph, model._input_scaling, graph.cast(x, DOUBLE))
     x = graph("Clip", x, -FARTHEST_INPUT, FARTHEST_INPUT)

@@ -12,7 +12,7 @@ from gorelm._extras import needs
 from gorelm._features.scaling import Scaling, fit_scaling, merge, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
 from gorelm._typing import Array, Mask
-from gorelm.backends import BatchModel
+from gorelm.backends import BatchModel, FittedModel
 from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import Description
 from gorelm.backends.dask.rows import DaskRows
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # gathers every k-th row.
 _GATHERED = 100_000_000
 
-_UNSENT = ("history_", "outlier_scores_", "outlier_mask_", "feature_names_in_")
+_UNSENT = ("history_", "outlier_scores_", "outlier_mask_", "out_of_fold_", "feature_names_in_")
 
 
 _FAULTS = {
@@ -39,6 +39,7 @@ _FAULTS = {
 }
 
 Second = TypeVar("Second", Array, Mask)
+Model = TypeVar("Model", bound="FittedModel")
 
 
 def fit(model: BatchModel, X: object, y: object, sample_weight: object = None) -> None:
@@ -46,7 +47,7 @@ def fit(model: BatchModel, X: object, y: object, sample_weight: object = None) -
 
     Targets and weights may be arrays or pandas frames in memory.
     """
-    client = _active_client()
+    client = active_client()
     if y is None:
         raise ValueError(f"{type(model).__name__} needs y, but the target y is None")
     model._require_streamable("use arrays in memory instead of dask collections")
@@ -81,7 +82,7 @@ def fit(model: BatchModel, X: object, y: object, sample_weight: object = None) -
         model._score(scores, used, weights, size)
 
 
-def predict(model: BatchModel, X: dask.array.Array) -> dask.array.Array:
+def predict(model: FittedModel, X: dask.array.Array) -> dask.array.Array:
     """Predict the targets of a dask collection, lazily, in its partitions."""
     if np.ndim(X) != 2:
         raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
@@ -90,7 +91,7 @@ def predict(model: BatchModel, X: dask.array.Array) -> dask.array.Array:
     if hasattr(X, "to_dask_array"):
         X = X.to_dask_array()
     X = X.rechunk({1: -1})
-    n_targets = model.coef_.shape[1]
+    n_targets = len(model._target_scaling.centre)
     predict = partial(X.map_blocks, _predicted, _without_results(model), dtype=np.float64)
     if model._one_target:
         return predict(drop_axis=1, meta=np.empty(0))
@@ -140,7 +141,7 @@ def from_arrays(
     >>> model.predict(data.X).shape
     (400, 3)
     """
-    client = _active_client() if client is None else client
+    client = active_client() if client is None else client
     count = sum(client.nthreads().values()) if n_partitions is None else n_partitions
     if count < 1:
         raise ValueError(
@@ -151,7 +152,8 @@ def from_arrays(
     return tuple(v for v in (Partitioned(X, count), y, sample_weight) if v is not None)
 
 
-def _active_client() -> Client:
+def active_client() -> Client:
+    """Return the client that is connected to a cluster."""
     with needs("fits on a cluster need dask and distributed", "dask"):
         from distributed import get_client
     try:
@@ -167,10 +169,11 @@ def _active_client() -> Client:
     return client
 
 
-def _without_results(model: BatchModel) -> BatchModel:
+def _without_results(model: Model) -> Model:
     """Return a copy of the model to send to workers: without large results and the callback."""
     other = copy(model)
-    other.callback = None
+    if hasattr(other, "callback"):
+        other.callback = None
     for name in _UNSENT:
         vars(other).pop(name, None)
     return other
@@ -219,7 +222,7 @@ def _joined(parts: list[tuple[Array, Second]]) -> tuple[Array, Second]:
     return np.concatenate(first), np.concatenate(second)
 
 
-def _predicted(x: Array, model: BatchModel) -> Array:
+def _predicted(x: Array, model: FittedModel) -> Array:
     if not len(x):
-        return np.empty((0,) if model._one_target else (0, model.coef_.shape[1]))
+        return np.empty((0,) if model._one_target else (0, len(model._target_scaling.centre)))
     return np.asarray(model.predict(x))

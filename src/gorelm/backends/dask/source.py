@@ -71,12 +71,11 @@ class DaskSource:
         self.shape = (None, len(X.columns) if hasattr(X, "columns") else int(X.shape[1]))
         self.one_target = np.ndim(y) == 1
         if isinstance(X, Partitioned):
-            self.feature_names, self.dtype = _names(X.values), _precision(X.values)
-            X_parts = _sliced(X.values, X.ends)
+            self.feature_names, self.dtype = names_of(X.values), _precision(X.values)
+            X_parts = delayed_parts(X)
         else:
-            self.feature_names, self.dtype = _names(X), _precision(X)
-            X = X.rechunk({1: -1}) if hasattr(X, "chunks") else X
-            X_parts = _delayed(X)
+            self.feature_names, self.dtype = names_of(X), _precision(X)
+            X_parts = delayed_parts(X)
         y_parts = _aligned(y, X, len(X_parts), "y")
         w_parts: list[Part] = [None] * len(X_parts)
         if sample_weight is not None:
@@ -116,7 +115,7 @@ def _sliced(values: InMemory, ends: list[int]) -> list[Part]:
     return [rows[start:stop] for start, stop in pairwise(ends)]
 
 
-def _names(X: Collection | InMemory) -> list[str] | None:
+def names_of(X: Collection | InMemory) -> list[str] | None:
     """Return the names of a frame's columns if all are strings, as scikit-learn does."""
     if not hasattr(X, "columns") or not all(isinstance(name, str) for name in X.columns):
         return None
@@ -129,6 +128,13 @@ def _precision(X: Collection | InMemory) -> np.dtype[np.floating]:
         if not isinstance(dtype, np.dtype) or dtype.kind not in "fiub":
             raise TypeError(f"inputs must be numbers, but {name!r} is of type {dtype}; encode it")
     return np.dtype("f4" if all(dtype == np.float32 for dtype in dtypes.values()) else "f8")
+
+
+def delayed_parts(X: da.Array | dd.DataFrame | Partitioned) -> list[Part]:
+    """Return the partitions of inputs, in their order."""
+    if isinstance(X, Partitioned):
+        return _sliced(X.values, X.ends)
+    return _delayed(X.rechunk({1: -1}) if hasattr(X, "chunks") else X)
 
 
 def _delayed(collection: Collection) -> list[Part]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,8 +13,8 @@ from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, fit_robust, fit_scaling, on_host, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
 from gorelm._solver.target_norms import bring_near, refuse_huge
-from gorelm._typing import Array
-from gorelm.backends import BatchModel
+from gorelm._typing import Array, Inputs
+from gorelm.backends import BatchModel, FittedModel
 from gorelm.backends.torch.rows import (
     ACTIVATIONS,
     BLOCK_ROWS,
@@ -29,7 +30,7 @@ _FREE = 0.8  # share of a device's free memory that H may take
 
 def fit(model: BatchModel, X: object, y: object, sample_weight: object) -> None:
     """Fit a batch estimator on a device; see `LargeELM`."""
-    _fit(model, *_inputs(model, X, y, sample_weight))
+    _fit(model, *checked(model, X, y, sample_weight))
 
 
 def _fit(model: BatchModel, X: torch.Tensor, T: torch.Tensor, w: torch.Tensor) -> None:
@@ -65,14 +66,20 @@ def predict(model: BatchModel, X: torch.Tensor) -> torch.Tensor:
     """Predict on the device of X; returns a tensor there."""
     check_is_fitted(model)
     _require_activation(model.hidden_.activation)
+    X = checked_new(model, X)
+    y = model._target_scaling.undo(_outputs(model, X))
+    return y[:, 0] if model._one_target else y
+
+
+def checked_new(model: FittedModel, X: torch.Tensor) -> torch.Tensor:
+    """Return new rows to predict, checked."""
     X = _tensor(X, None)
     if X.ndim != 2 or X.shape[1] != model.n_features_in_:
         raise ValueError(
             f"X has shape {tuple(X.shape)}; the model was fitted with {model.n_features_in_} inputs"
         )
     _require_finite(X, "X")
-    y = model._target_scaling.undo(_outputs(model, X))
-    return y[:, 0] if model._one_target else y
+    return X
 
 
 def _require_activation(name: str) -> None:
@@ -83,8 +90,21 @@ def _require_activation(name: str) -> None:
         )
 
 
-def _inputs(
-    model: BatchModel, X: object, y: object, sample_weight: object
+class TakesTensors(Protocol):
+    """What reading a table for a device uses of an estimator."""
+
+    device: str | None
+    missing_targets: str
+    n_features_in_: int
+    _one_target: bool
+
+    def _validate(
+        self, X: object, y: object, sample_weight: object
+    ) -> tuple[Inputs, Array, Array]: ...
+
+
+def checked(
+    model: TakesTensors, X: object, y: object, sample_weight: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Check what was given, and bring it to the device."""
     if not is_tensor(X):

@@ -65,6 +65,7 @@ def judge_cells(
     *,
     special: Mask,
     groups: Mask | None = None,
+    local: bool = True,
 ) -> JudgedCells:
     """Judge all cells by their errors.
 
@@ -81,12 +82,14 @@ def judge_cells(
     groups : array of bool (m,), optional
         Targets whose errors form two groups; by default those of which two groups explain at least
         `TWO_GROUPS`.
+    local : bool, default=True
+        Whether the usual error may depend on the prediction.
     """
     splits, explained = split_cells(errors, w, ~special)
     off = np.log1p(np.abs(errors)) > splits
     groups = explained >= TWO_GROUPS if groups is None else groups & ~special
     off &= groups
-    usual = usual_errors(errors, w, expected, special=special, off=off)
+    usual = usual_errors(errors, w, expected if local else None, special=special, off=off)
     z = _given_others(errors / usual, w, off)
     scores = np.abs(z)
     splits = np.where(groups, np.expm1(splits) / np.median(usual, axis=0), np.inf)
@@ -177,7 +180,9 @@ def split_sizes(sizes: Array, w: Array) -> tuple[float, float]:
     return threshold, explained
 
 
-def usual_errors(errors: Array, w: Array, expected: Array, *, special: Mask, off: Mask) -> Array:
+def usual_errors(
+    errors: Array, w: Array, expected: Array | None, *, special: Mask, off: Mask
+) -> Array:
     """Return the error that is usual for each target at each prediction, (n, m).
 
     `off` are cells that are known to be wrong; nothing is learnt from them.
@@ -194,7 +199,7 @@ def usual_errors(errors: Array, w: Array, expected: Array, *, special: Mask, off
             by = near if near.any() else by
         typical = max(masked_quantile(column[by], w[by], level) / normal, LEAST_ERROR)
         shape: Array = np.ones(len(column))
-        if not special[j] and by.sum() > 20:
+        if expected is not None and not special[j] and by.sum() > 20:
             shape = _shape(column, w, expected[:, j], by, typical)
             typical = max(masked_quantile((column / shape)[by], w[by], level) / normal, LEAST_ERROR)
         usual[:, j] = np.maximum(typical * shape, LEAST_ERROR)

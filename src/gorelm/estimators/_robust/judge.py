@@ -77,13 +77,22 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
 
     def cells_by(rows: Mask, groups: Mask) -> JudgedCells:
         weights = np.where(rows, w, 0.0)
-        return judge_cells(errors, weights, expected / spread, special=~judging, groups=groups)
+        found = judge_cells(
+            errors,
+            weights,
+            expected / spread,
+            special=~judging,
+            groups=groups,
+            local=T.shape[1] > 1,  # with one target, rows and cells have the same scale
+        )
+        return replace(found, mask=found.mask & task.doubted[:, None])
 
     # If wrong rows were not known, cells would be off in as many rows.
     of_all = cells_by(by, judging if screened.contaminated else screened.groups)
     if T.shape[1] == 1:
-        cells, scores = of_all, of_all.scores[:, 0]
-        threshold, explained = float(of_all.thresholds[0]), float(of_all.explained[0])
+        cells, scores = of_all, np.abs(errors[:, 0])
+        threshold = float(of_all.thresholds[0] * of_all.usual[0, 0])
+        explained = float(of_all.explained[0])
         flagged = of_all.mask[:, 0]
     else:
         rowwise = judging if judging.any() else slice(None)
@@ -98,7 +107,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
             # Wrong rows alone, with some targets near those expected.
             right[:], groups = False, np.zeros_like(groups)
         sizes = np.where(right, log_sizes(np.where(off, np.nan, errors)[:, rowwise]), sizes)
-        flagged = tested & (sizes > threshold)
+        flagged = tested & task.doubted & (sizes > threshold)
         scores, threshold = np.expm1(sizes), float(np.expm1(threshold))
         cells = of_all
         if screened.contaminated:
@@ -108,7 +117,9 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     wrong = _left_out(task, cells.mask & (groups | (np.abs(errors) > FAR)), kept)
     heavy = screened.heavy & (not screened.dirty)
     excess = errors - np.clip(errors, -HEAVY * cells.usual, HEAVY * cells.usual)
-    to_fit = np.where(heavy & by[:, None] & ~np.isnan(excess), T + excess * spread, T)
+    to_fit = np.where(
+        heavy & (by & task.doubted)[:, None] & ~np.isnan(excess), T + excess * spread, T
+    )
     return Judged(
         expected=np.where(tested[:, None], expected, np.nan),
         scores=np.where(tested, scores, np.nan),

@@ -12,11 +12,13 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeGuard
 
 import numpy as np
 
 from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.guide import SubsetGuide, explained_by_subset
+from gorelm._features.joint import JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver.ridge import RidgePath, RidgeSums, ridge_coef
 from gorelm._solver.threads import ordered_map
@@ -145,13 +147,14 @@ class Trial:
     """A drawn layer at the best of its penalties."""
 
     layer: Layer
-    hidden: HiddenLayer
+    hidden: HiddenLayer | JointLayer
     guide: SubsetGuide | None  # by which it was drawn
     lam: int  # index in the path
     score: float  # mean squared norm of the errors: smaller is better
     predicted: Array  # (rows, m): by fits without the row; NaN where no fold tests it
     coef: Array  # fitted to all rows that are kept; the last row is the intercept
     sums: tuple[RidgeSums, Mask] | None = None  # of many rows: H'H, H'T, and the rows in them
+    layers: tuple[Layer, ...] = ()  # of a joint layer
 
     def outputs(self, X: Array | ScaledRows, n_threads: int = 1) -> Array:
         """Return the predictions for other scaled rows."""
@@ -162,26 +165,29 @@ class Trial:
 # -- rows in memory --------------------------------------------------------------------------------
 
 
-def compare(part: Part, layer: Layer, hidden: HiddenLayer, guide: SubsetGuide | None) -> Trial:
+def compare(
+    part: Part, layer: Layer, hidden: HiddenLayer | JointLayer, guide: SubsetGuide | None
+) -> Trial:
     """Fit a drawn layer to the kept rows at every penalty, and predict each row without it."""
     H, omega, kept = with_constant(hidden, part.X), np.sqrt(part.w)[:, None], part.kept
     if part.folds is None:
         path = RidgePath(omega[kept] * H[kept], PATH)
         T = _filled_in(part, path)
         if part.sketch is None:
-            left_out = path.left_out(T) / omega[kept][:, None]
-            squares = part.mean_squares(left_out, kept)
-            best = int(np.argmin(squares))
-            left_out = left_out[:, best]
+            errors = path.errors(T)
+            known = ~np.isnan(part.T[kept])
+            counted = errors if known.all() else errors * known[:, None]
         else:
-            sketched = T @ part.sketch
-            errors = path.left_out(sketched) - sketched[:, None]
-            squares = np.einsum("npm,npm->p", errors, errors) / part.w[kept].sum()
-            best = int(np.argmin(squares))
-            left_out = path.left_out(T, slice(best, best + 1))[:, 0] / omega[kept]
+            errors = counted = path.errors(T @ part.sketch)
+        squares = np.einsum("npm,npm->p", counted, counted) / part.w[kept].sum()
+        best = int(np.argmin(squares))
+        if part.sketch is None:
+            left_out = T - errors[:, best]
+        else:
+            left_out = T - path.errors(T, slice(best, best + 1))[:, 0]
         coef = path.coef(T, best)
         predicted = np.asarray(H @ coef)
-        predicted[kept] = left_out
+        predicted[kept] = left_out / omega[kept]
     else:
         of_folds = _by_folds(part, H, omega)
         scored = kept & ~np.isnan(of_folds[:, 0, 0])
@@ -204,7 +210,7 @@ def _filled_in(part: Part, path: RidgePath) -> Array:
         return np.asarray(T)
     best = int(np.argmin(part.mean_squares(path.left_out(T) / omega[:, None], kept)))
     for _ in range(FILLINGS):
-        T = np.where(unknown, path.left_out(T, slice(best, best + 1))[:, 0], T)
+        T = np.where(unknown, T - path.errors(T, slice(best, best + 1))[:, 0], T)
     return np.asarray(T)
 
 
@@ -252,7 +258,7 @@ def is_complement(fold: Fold, n_rows: int) -> bool:
 def pooled_guides(part: Part, trials: Sequence[Trial]) -> dict[int | None, SubsetGuide]:
     """Return what the nodes with each number of inputs explain, on average over good trials."""
     guides: dict[int | None, SubsetGuide] = {}
-    trials = [trial for trial in trials if trial.hidden.subsets is not None]
+    trials = [trial for trial in trials if sees_few(trial.hidden)]
     for n_inputs in {trial.layer.n_inputs for trial in trials}:
         same = [trial for trial in trials if trial.layer.n_inputs == n_inputs]
         most = GUIDING * min(trial.score for trial in same)
@@ -262,13 +268,21 @@ def pooled_guides(part: Part, trials: Sequence[Trial]) -> dict[int | None, Subse
     return guides
 
 
+def sees_few(hidden: HiddenLayer | JointLayer) -> TypeGuard[HiddenLayer]:
+    """Whether the nodes of one layer see fewer inputs than there are."""
+    return isinstance(hidden, HiddenLayer) and hidden.subsets is not None
+
+
 def guide_of(part: Part, trial: Trial) -> SubsetGuide:
     """Return the subsets of inputs of a trial's nodes, each as probable as what they explain."""
-    n_linked = len(trial.hidden.inputs)
-    H = trial.hidden.transform(part.X[part.kept])[:, n_linked:]
+    hidden = trial.hidden
+    if not sees_few(hidden):
+        raise ValueError("the nodes of this trial see all inputs")
+    n_linked = len(hidden.inputs)
+    H = hidden.transform(part.X[part.kept])[:, n_linked:]
     coef = trial.coef[n_linked:-1]
     coef = coef if part.sketch is None else coef @ part.sketch
-    return explained_by_subset(trial.hidden, H, coef, part.w[part.kept])
+    return explained_by_subset(hidden, H, coef, part.w[part.kept])
 
 
 # -- many rows -------------------------------------------------------------------------------------
@@ -289,6 +303,8 @@ class FoldedFit:
         First guess of the penalty, as an index in the path.
     seed, n_threads : int
         Of the shuffled folds; to share the rows among.
+    layers : tuple of Layer
+        Of a joint layer, whose first `layer` is.
 
     Attributes
     ----------
@@ -302,14 +318,16 @@ class FoldedFit:
         self,
         part: Part,
         layer: Layer,
-        hidden: HiddenLayer,
+        hidden: HiddenLayer | JointLayer,
         guide: SubsetGuide | None,
         start: int,
         *,
         seed: int,
         n_threads: int,
+        layers: tuple[Layer, ...] = (),
     ) -> None:
         self.layer, self._hidden, self._guide, self._part = layer, hidden, guide, part
+        self._layers = layers
         self._n_threads, self._omega, n_rows = n_threads, np.sqrt(part.w), len(part.T)
         self._folds = part.folds or shuffled_folds(n_rows, FOLDS_OF_MANY, seed)
         self._complements = all(is_complement(fold, n_rows) for fold in self._folds)
@@ -356,6 +374,11 @@ class FoldedFit:
         """Predictions of the validation rows."""
         return np.asarray(self._H_valid @ self._coefs[self.lam])
 
+    @property
+    def penalty(self) -> float:
+        """The penalty in units of the weights, not of the squared norm of H."""
+        return float(PATH[self.lam]) * self._whole.trace
+
     def on_judging_fold(self) -> Trial:
         """Return the fit without the fold that chose the penalty."""
         nothing = np.empty((0, self._part.T.shape[1]))
@@ -384,7 +407,8 @@ class FoldedFit:
         scored = part.kept & (count[:, 0] > 0)
         score = float(part.mean_squares(predicted[scored][:, None], scored)[0])
         coef, sums = self._whole.coef(PATH[lam]), (self._whole, part.kept)
-        return Trial(self.layer, self._hidden, self._guide, lam, score, predicted, coef, sums)
+        found = (self.layer, self._hidden, self._guide, lam, score, predicted, coef, sums)
+        return Trial(*found, layers=self._layers)
 
 
 def _descend(loss: Callable[[int], float], start: int) -> tuple[int, float]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from gorelm._features.guide import SubsetGuide
+from gorelm._features.joint import JointLayer
+from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import ridge_coef
 from gorelm._solver.threads import ordered_map
@@ -29,8 +33,9 @@ from gorelm.estimators._robust.layers import (
 from gorelm.estimators._robust.search import Found, best_of, changed, filling_of
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.estimators.batch import RELMRegressor
-from gorelm.selection import track
 
+JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
+ROWS_PER_NODE = 2.5  # at least, of a joint fit
 INNER_FENCE = 1.5  # Tukey's: where the pull of a row that stays is bounded
 
 
@@ -78,7 +83,7 @@ def _members(
 
 def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
     """Compare a drawn layer once more, on other rows."""
-    if not task.many:
+    if trial.sums is None:
         return compare(part, trial.layer, trial.hidden, trial.guide)
     return FoldedFit(
         part,
@@ -88,6 +93,7 @@ def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
         trial.lam,
         seed=task.seed,
         n_threads=task.n_threads,
+        layers=trial.layers,
     ).trial()
 
 
@@ -108,33 +114,49 @@ def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
 
 
 def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> list[Trial]:
-    """Compare good layers with more nodes on some rows, the best of them with all on all."""
+    """Compare good layers with more nodes on some rows, and fit the best ones to all rows.
+
+    With many rows a node, the bias of the layers is larger than their variance: one regression on
+    the nodes of several layers has less of it than the average of as many regressions.
+    """
     guides = pooled_guides(found.part, found.trials)
     effort, guided = task.effort, {t.layer for t in found.trials if t.guide is not None}
 
-    def fit(rows: Part, layer: Layer, nodes: int, start: int, n_threads: int) -> FoldedFit:
+    def drawn(
+        layer: Layer, nodes: int, X: Array, w: Array
+    ) -> tuple[HiddenLayer, SubsetGuide | None]:
         guide = guides[layer.n_inputs] if layer in guided else None
-        X, w = (rows.X, rows.w) if rows is some else task.centres
-        hidden = layer.draw(nodes, task.seed, X, guide, w)
-        return FoldedFit(rows, layer, hidden, guide, start, seed=task.seed, n_threads=n_threads)
+        return layer.draw(nodes, task.seed, X, guide, w), guide
+
+    def on_some(trial: Trial) -> FoldedFit:
+        start = lam_for_more(trial.lam, more)
+        found = drawn(trial.layer, nodes, some.X, some.w)
+        return FoldedFit(some, trial.layer, *found, start, seed=task.seed, n_threads=1)
 
     wider = min(effort.columns_factor(part.rows.shape[1], part.T.shape[1]), 2.0)
     nodes = task.n_hidden or int(effort.middle_nodes * wider)
     more = (some.kept.sum() * nodes) / (found.part.kept.sum() * task.few_nodes)
-    middle = task.each(
-        lambda trial: fit(some, trial.layer, nodes, lam_for_more(trial.lam, more), 1),
-        found.trials[: effort.n_middle],
-        "comparing",
-    )
+    middle = task.each(on_some, found.trials[: effort.n_middle], "comparing")
     guides |= pooled_guides(some, [one.on_judging_fold() for one in middle])
-    best = [(o.layer, o.lam) for o in complementary(middle, max(effort.n_members - 1, 1))]
-    del middle  # and the sums that it holds
-    most_nodes = task.nodes_for(int(part.kept.sum()))
-    more = (part.kept.sum() * most_nodes) / (some.kept.sum() * nodes)
-    return [
-        fit(part, layer, most_nodes, lam_for_more(lam, more), task.n_threads).trial()
-        for layer, lam in track(best, len(best), "fitting", show=task.progress)
-    ]
+    best = complementary(middle, effort.n_members)
+    # With these scales the penalties that the layers chose are one and the same.
+    scales = np.array([one.penalty**-0.5 for one in best])
+    layers, lams = tuple(one.layer for one in best), [one.lam for one in best]
+    del middle, best  # and the sums that they hold
+    n_kept = int(part.kept.sum())
+    n_nodes = task.nodes_for(n_kept)
+    joint_nodes = task.n_hidden or int(JOINT_NODES * n_nodes / len(layers))  # of each layer
+    together = n_kept >= ROWS_PER_NODE * joint_nodes * len(layers)
+    n_drawn = joint_nodes if together else n_nodes
+    parts = [drawn(layer, n_drawn, *task.centres) for layer in layers]
+    more = n_kept * n_drawn / (some.kept.sum() * nodes)
+    starts = [lam_for_more(lam, more) for lam in lams]
+    fit = partial(FoldedFit, part, seed=task.seed, n_threads=task.n_threads)
+    if not together:
+        each = zip(layers, parts, starts, strict=True)
+        return [fit(layer, *of, start).trial() for layer, of, start in each]
+    joint = JointLayer(tuple(hidden for hidden, _ in parts), scales / scales.max())
+    return [fit(layers[0], joint, None, starts[int(np.argmax(scales))], layers=layers).trial()]
 
 
 # -- step 4: the fit ------------------------------------------------------------------------------
@@ -148,14 +170,15 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
     T = refined.scaling.dense(judged.T)
     target = np.where(np.isnan(T), np.where(np.isnan(expected), part.filled, expected), T)
     if screened.dirty:
-        target = bounded_targets(target, part.w, expected, kept)
+        bounded = bounded_targets(target, part.w, expected, kept)
+        target = np.where(task.doubted[:, None], bounded, target)
 
-    def fitted(trial: Trial) -> RELMRegressor:
+    def fitted(trial: Trial) -> list[RELMRegressor]:
         if trial.sums is None:
             scale = omega[kept][:, None]
             H = scale * with_constant(trial.hidden, part.X[kept])
             coef, unit = ridge_coef(H, scale * target[kept], PATH[trial.lam]), np.vdot(H, H)
-            return _as_estimator(task, trial, coef, float(unit))
+            return _as_estimators(task, trial, coef, float(unit))
         sums, before = trial.sums
         # What is new in the sums: rows that came, rows that went, targets that were moved.
         stayed = kept & before & (target != part.filled).any(axis=1)
@@ -164,10 +187,11 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
         groups = [np.flatnonzero(rows) for rows in (kept & ~before, before & ~kept, stayed)]
         came, went, moved = part.rows.sums(trial.hidden, groups, omega, changes, task.n_threads)
         sums = (sums + came - went).with_targets_of(moved)
-        return _as_estimator(task, trial, sums.coef(PATH[trial.lam]), sums.trace)
+        return _as_estimators(task, trial, sums.coef(PATH[trial.lam]), sums.trace)
 
     # Sums are made with all threads, one member after the other.
-    return list(ordered_map(fitted, refined.members, 1 if task.many else task.n_threads))
+    of_trials = ordered_map(fitted, refined.members, 1 if task.many else task.n_threads)
+    return [member for members in of_trials for member in members]
 
 
 def bounded_targets(target: Array, w: Array, predicted: Array, kept: Mask) -> Array:
@@ -181,14 +205,30 @@ def bounded_targets(target: Array, w: Array, predicted: Array, kept: Mask) -> Ar
     return np.where(beyond[:, None], np.nan_to_num(predicted) + shorter * errors, target)
 
 
-def _as_estimator(task: RobustTask, trial: Trial, coef: Array, unit: float) -> RELMRegressor:
-    """Return a fitted R-ELM with a trial's layer and these output weights."""
+def _as_estimators(task: RobustTask, trial: Trial, coef: Array, unit: float) -> list[RELMRegressor]:
+    """Return a fitted R-ELM for each layer of a trial; their average has these output weights."""
+    penalty, joint = float(PATH[trial.lam]) * unit, trial.hidden
+    if isinstance(joint, HiddenLayer):
+        return [_as_estimator(task, trial.layer, joint, coef, penalty)]
+    models = []
+    for layer, hidden, scale, columns in zip(
+        trial.layers, joint.parts, joint.scales, joint.columns, strict=True
+    ):
+        own = np.vstack([coef[columns] * (scale * len(trial.layers)), coef[-1:]])
+        models.append(_as_estimator(task, layer, hidden, own, penalty / scale**2))
+    return models
+
+
+def _as_estimator(
+    task: RobustTask, layer: Layer, hidden: HiddenLayer, coef: Array, penalty: float
+) -> RELMRegressor:
+    """Return a fitted R-ELM with a layer and these output weights."""
     n_features = task.rows.shape[1]
-    model = trial.layer.estimator(trial.hidden.n_nodes, n_features, task.seed)
-    model.C = 1.0 / max(float(PATH[trial.lam]) * unit, np.finfo(float).tiny)
+    model = layer.estimator(hidden.n_nodes, n_features, task.seed)
+    model.C = 1.0 / max(penalty, np.finfo(float).tiny)
     model.n_features_in_, model._one_target = n_features, False
     model._input_scaling = Scaling(np.zeros(n_features), np.ones(n_features))
     model._target_scaling = Scaling(np.zeros(coef.shape[1]), np.ones(coef.shape[1]))
-    model.hidden_ = trial.hidden
+    model.hidden_ = hidden
     model._remember(Weights(coef[:-1], coef[-1]))
     return model

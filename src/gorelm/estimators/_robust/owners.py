@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.utils.validation import validate_data
 
+from gorelm._extras import needs
 from gorelm._features.scaling import Scaling, fit_scaling
 from gorelm._typing import Array, Mask
+from gorelm.backends.dask.source import Partitioned
 from gorelm.backends.inputs import InMemory, ScaledRows, within_reach
 from gorelm.backends.streamed import summarise
 from gorelm.backends.streamed_inputs import StreamedInputs
-from gorelm.estimators._prepare import take_names, usable_rows, validate_targets
+from gorelm.estimators._owners import is_dask
+from gorelm.estimators._prepare import is_tensor, take_names, usable_rows, validate_targets
 from gorelm.stream import RowBlocks
 
 if TYPE_CHECKING:
@@ -32,13 +34,27 @@ class Given:
     usable: Mask  # rows with a weight and a known target
     inputs: Array  # as given, for splitters; of rows that are elsewhere zeros
 
+    def with_inputs(self, inputs: Array) -> Given:
+        """Return the table with other inputs, scaled anew."""
+        scaling = Scaling.fit("standard", inputs[self.usable], self.w[self.usable])
+        rows = InMemory(within_reach(scaling, inputs))
+        return replace(self, rows=rows, scaling=scaling, inputs=inputs)
+
 
 def given(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:
     """Check a table and scale its inputs; the model remembers their names."""
+    if model.device is not None and (is_dask(X) or isinstance(X, RowBlocks | Partitioned)):
+        raise TypeError(
+            f"rows in blocks cannot be fitted on a device (device={model.device!r}): pass an array "
+            "or a tensor, or leave out device"
+        )
+    if model.device is not None or is_tensor(X):
+        return _on_device(model, X, y, sample_weight)
     if isinstance(X, RowBlocks):
         return _in_blocks(model, X, y, sample_weight)
-    inputs: Array = validate_data(model, X, dtype=np.float64)
-    T, w = validate_targets(model, inputs, y, sample_weight)
+    if is_dask(X) or isinstance(X, Partitioned):
+        return _in_partitions(model, X, y, sample_weight)
+    inputs, T, w = model._validate(X, y, sample_weight)
     usable = usable_rows(T, w)
     scaling = Scaling.fit("standard", inputs[usable], w[usable])
     return Given(InMemory(within_reach(scaling, inputs)), scaling, T, w, usable, inputs)
@@ -50,3 +66,27 @@ def _in_blocks(model: RobustELMRegressor, X: RowBlocks, y: object, sample_weight
     usable = usable_rows(T, w)
     scaling = fit_scaling("standard", X.shape[1], partial(summarise, X, w, usable))
     return Given(StreamedInputs(X, scaling), scaling, T, w, usable, np.broadcast_to(0.0, X.shape))
+
+
+def _in_partitions(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:
+    """Return the rows of a dask collection; its targets and weights come into memory."""
+    from gorelm.backends.dask.inputs import Partitions
+
+    parts = Partitions(X)
+    take_names(model, parts)
+    shown = np.broadcast_to(0.0, parts.shape)
+    T, w = validate_targets(model, shown, _here(y), _here(sample_weight))
+    usable = usable_rows(T, w)
+    scaling = parts.scaling(w, usable)
+    return Given(parts.scaled(scaling), scaling, T, w, usable, shown)
+
+
+def _on_device(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:
+    with needs("RobustELMRegressor on a device needs PyTorch", "torch"):
+        from gorelm.backends.torch import inputs
+    rows, scaling, T, w, usable = inputs.prepare(model, X, y, sample_weight)
+    return Given(rows, scaling, T, w, usable, np.broadcast_to(0.0, rows.shape))
+
+
+def _here(values: Any) -> object:
+    return values.compute() if is_dask(values) else values

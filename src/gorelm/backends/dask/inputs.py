@@ -1,0 +1,239 @@
+"""Scaled inputs in the partitions of a dask collection, on the workers of a cluster.
+
+Each call is one graph: a task for every partition, and their sums added in pairs of neighbours. The
+scheduler keeps the graph of every partition, so that those of a lost worker are made again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gorelm._features.joint import HiddenOutputs
+from gorelm._features.scaling import Scaling, fit_scaling, merge
+from gorelm._solver.ridge import RidgeSums
+from gorelm._typing import Array, Indices, Mask
+from gorelm.backends.dask.fit import active_client
+from gorelm.backends.dask.source import Partitioned, delayed_parts, names_of
+from gorelm.backends.inputs import InMemory, ScaledRows, within_reach
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+    from distributed import Client
+
+
+class Partitions:
+    """Inputs of a dask collection, not scaled, held by the workers.
+
+    Attributes
+    ----------
+    shape : tuple
+        (N, d).
+    feature_names : list of str or None
+        Columns of a dataframe.
+    """
+
+    def __init__(self, X: Any) -> None:
+        self._client = active_client()
+        if np.ndim(X) != 2:
+            raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
+        import dask
+
+        self.feature_names = names_of(X.values if isinstance(X, Partitioned) else X)
+        arrays = [dask.delayed(_as_array, pure=False)(part) for part in delayed_parts(X)]
+        self._parts: list[Delayed] = self._client.persist(arrays)
+        found: list[_Described] = self._computed(_described)
+        columns = {part.n_columns for part in found if part.n_rows}
+        if len(columns) != 1:
+            raise ValueError(
+                f"the partitions of X have {' and '.join(map(str, sorted(columns)))} columns; all "
+                "must have the same"
+                if columns
+                else "X has no rows"
+            )
+        self.starts: Indices = np.cumsum([0, *(part.n_rows for part in found)])
+        self.shape = int(self.starts[-1]), columns.pop()
+        for start, part in zip(self.starts, found, strict=False):
+            if part.first_bad is not None:
+                raise ValueError(
+                    f"row {start + part.first_bad} of X has a NaN or an infinite value; impute or "
+                    "remove it"
+                )
+
+    def _computed(self, work: Any) -> list[Any]:
+        import dask
+
+        return _results(self._client, [dask.delayed(work, pure=False)(p) for p in self._parts])
+
+    def scaling(self, w: Array, used: Mask) -> Scaling:
+        """Return the scaling of the rows that count to mean 0 and deviation 1."""
+
+        def summarise(summary: Any) -> Any:
+            import dask
+
+            one = dask.delayed(_summary, pure=False)
+            parts = [
+                one(part, w[a:b], used[a:b], summary)
+                for part, (a, b) in zip(self._parts, pairwise(self.starts), strict=True)
+            ]
+            return _results(self._client, [_tree(parts, merge)])[0]
+
+        return fit_scaling("standard", self.shape[1], summarise)
+
+    def scaled(self, scaling: Scaling) -> DaskInputs:
+        """Return the scaled inputs, on the workers."""
+        import dask
+
+        scale = dask.delayed(_scaled, pure=False)
+        parts = self._client.persist([scale(part, scaling) for part in self._parts])
+        return DaskInputs(self._client, parts, self.starts, self.shape)
+
+
+class DaskInputs:
+    """Scaled inputs in partitions, each an `InMemory` on a worker."""
+
+    def __init__(
+        self, client: Client, parts: Sequence[Delayed], starts: Indices, shape: tuple[int, int]
+    ) -> None:
+        self._client, self._parts, self._starts, self.shape = client, parts, starts, shape
+
+    def take(self, rows: Indices | slice) -> Array:
+        """Return the inputs of some rows, in the order given."""
+        chosen: Indices = np.arange(self.shape[0])[rows]
+        taken = np.empty((len(chosen), self.shape[1]))
+        places, tasks = [], []
+        for number, (places_here,), (local,) in self._shares([chosen]):
+            places.append(places_here)
+            tasks.append(self._call(number, "take", local))
+        for where, x in zip(places, _results(self._client, tasks), strict=True):
+            taken[where] = x
+        return taken
+
+    def sums(
+        self,
+        hidden: HiddenOutputs,
+        groups: Sequence[Indices],
+        omega: Array,
+        T: Array,
+        n_threads: int = 1,
+    ) -> list[RidgeSums]:
+        """Return the sums of every group of rows; see `ScaledRows.sums`."""
+        del n_threads  # the workers have their own
+        import dask
+
+        layer = dask.delayed(hidden, pure=False)
+        tasks = []
+        for number, _, local in self._shares(groups):
+            a, b = self._starts[number : number + 2]
+            tasks.append(self._call(number, "sums", layer, local, omega[a:b], T[a:b]))
+        if not tasks:
+            return [RidgeSums.zero(hidden.n_outputs + 1, T.shape[1]) for _ in groups]
+        found: list[RidgeSums] = _results(self._client, [_tree(tasks, _added)])[0]
+        return found
+
+    def outputs(
+        self,
+        hidden: HiddenOutputs,
+        groups: Sequence[Indices],
+        coefs: Sequence[Array],
+        n_threads: int = 1,
+    ) -> list[Array]:
+        """Return H B of every group of rows; see `ScaledRows.outputs`."""
+        del n_threads
+        import dask
+
+        layer, weights = dask.delayed(hidden, pure=False), dask.delayed(list(coefs), pure=False)
+        results = [np.empty((len(g), B.shape[1])) for g, B in zip(groups, coefs, strict=True)]
+        places, tasks = [], []
+        for number, places_here, local in self._shares(groups):
+            places.append(places_here)
+            tasks.append(self._call(number, "outputs", layer, local, weights))
+        for where, found in zip(places, _results(self._client, tasks), strict=True):
+            for k, values in enumerate(found):
+                results[k][where[k]] = values
+        return list(results)
+
+    def _call(self, number: int, method: str, *args: object) -> Delayed:
+        import dask
+
+        return dask.delayed(_called, pure=False)(self._parts[number], method, *args)
+
+    def _shares(self, groups: Sequence[Indices]) -> list[tuple[int, list[Indices], list[Indices]]]:
+        """Return what each partition has of the groups: places in them, and rows of its own."""
+        orders = [np.argsort(group, kind="stable") for group in groups]
+        ends = [
+            np.searchsorted(group[order], self._starts)
+            for group, order in zip(groups, orders, strict=True)
+        ]
+        shares = []
+        for number, start in enumerate(self._starts[:-1]):
+            places = [
+                order[at[number] : at[number + 1]] for order, at in zip(orders, ends, strict=True)
+            ]
+            if any(len(some) for some in places):
+                local = [group[at] - start for group, at in zip(groups, places, strict=True)]
+                shares.append((number, places, local))
+        return shares
+
+
+# -- what workers do -----------------------------------------------------------------------------
+
+
+class _Described(NamedTuple):
+    n_rows: int
+    n_columns: int
+    first_bad: int | None
+
+
+def _as_array(part: Any) -> Array:
+    return np.asarray(part, dtype=np.float64)
+
+
+def _described(x: Array) -> _Described:
+    bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
+    return _Described(len(x), x.shape[1], int(bad[0]) if len(bad) else None)
+
+
+def _summary(x: Array, w: Array, used: Mask, summary: Any) -> Any:
+    return summary(x[used], w[used])
+
+
+def _scaled(x: Array, scaling: Scaling) -> InMemory:
+    return InMemory(within_reach(scaling, x))
+
+
+def _called(part: InMemory, method: str, *args: Any) -> Any:
+    return getattr(part, method)(*args)
+
+
+def _added(one: list[RidgeSums], other: list[RidgeSums]) -> list[RidgeSums]:
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+# -- graphs --------------------------------------------------------------------------------------
+
+
+def _tree(tasks: list[Delayed], join: Any) -> Delayed:
+    """Join neighbours until one is left."""
+    import dask
+
+    joined = dask.delayed(join, pure=False)
+    while len(tasks) > 1:
+        pairs = [tasks[i : i + 2] for i in range(0, len(tasks), 2)]
+        tasks = [joined(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return tasks[0]
+
+
+def _results(client: Client, tasks: list[Delayed]) -> list[Any]:
+    with warnings.catch_warnings():
+        # Targets travel in the graph, so that no worker's end can lose them.
+        warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
+        return list(client.gather(client.compute(tasks)))
+
+
+if TYPE_CHECKING:
+    _implements: type[ScaledRows] = DaskInputs

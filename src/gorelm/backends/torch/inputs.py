@@ -1,0 +1,256 @@
+"""Scaled inputs on a PyTorch device: hidden outputs, their sums and the systems are solved there.
+
+Everything is float64: sums of squares in float32 (let alone TF32) lose the small eigenvalues of H'H
+that a penalty chosen out of sample needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gorelm._features.activations import ACTIVATIONS
+from gorelm._features.joint import HiddenOutputs, JointLayer
+from gorelm._features.layer import HiddenLayer
+from gorelm._features.scaling import Scaling, fit_scaling, on_host
+from gorelm._solver.ridge import RidgeSums
+from gorelm._typing import Array, Indices, Mask
+from gorelm.backends import FittedModel
+from gorelm.backends.inputs import FARTHEST_INPUT, ScaledRows
+from gorelm.backends.torch.fit import TakesTensors, checked, checked_new
+from gorelm.backends.torch.rows import ACTIVATIONS as ADDITIVE
+from gorelm.estimators._prepare import usable_rows
+
+BLOCK_BYTES = 2**31  # of hidden outputs at a time
+LEAST_ROWS = 1024
+
+
+class Member(Protocol):
+    """One network of an ensemble."""
+
+    hidden_: HiddenLayer
+    coef_: Array
+    intercept_: Array
+
+
+class Ensemble(FittedModel, Protocol):
+    """Networks on scaled inputs and targets, whose mean is the prediction."""
+
+    members_: Sequence[Member]
+    _input_scaling: Scaling
+
+
+@dataclass(frozen=True)
+class DeviceSums(RidgeSums):
+    """H'H and H'T as tensors."""
+
+    def coef(self, lam: float) -> Array:
+        """Return the output weights (L, m); see `RidgeSums.coef`."""
+        G, C = torch.as_tensor(self.G), torch.as_tensor(self.C)
+        unit = self.trace or 1.0
+        shifted = G.clone()
+        shifted.diagonal().add_(max(lam, 1e-14) * unit)
+        factor, failed = torch.linalg.cholesky_ex(shifted)
+        if int(failed):
+            raise np.linalg.LinAlgError("H'H is not positive definite")
+        return np.asarray(torch.cholesky_solve(C, factor).cpu().numpy())
+
+
+class TorchInputs:
+    """Scaled inputs as a tensor (N, d), and what a hidden layer makes of them.
+
+    Parameters
+    ----------
+    X : tensor (N, d)
+        Inputs in float64, not scaled; on the device where everything happens.
+    scaling : Scaling
+        Of the inputs.
+    """
+
+    def __init__(self, X: Tensor, scaling: Scaling) -> None:
+        scaled: Tensor = scaling.dense(X)
+        self._X = scaled.clamp_(-FARTHEST_INPUT, FARTHEST_INPUT)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, d)."""
+        return len(self._X), self._X.shape[1]
+
+    def take(self, rows: Indices | slice) -> Array:
+        """Return the inputs of some rows, in the order given, on the host."""
+        chosen = rows if isinstance(rows, slice) else self._there(rows)
+        return np.asarray(self._X[chosen].cpu().numpy())
+
+    def sums(
+        self,
+        hidden: HiddenOutputs,
+        groups: Sequence[Indices],
+        omega: Array,
+        T: Array,
+        n_threads: int = 1,
+    ) -> list[RidgeSums]:
+        """Return the sums of every group of rows; see `ScaledRows.sums`."""
+        del n_threads  # the device has its own
+        outputs, n = DeviceOutputs(hidden, self._X), hidden.n_outputs + 1
+        weights, targets = self._there(omega)[:, None], self._there(T)
+        found: list[RidgeSums] = []
+        for group in groups:
+            G, C = self._X.new_zeros((n, n)), self._X.new_zeros((n, T.shape[1]))
+            for rows in self._there(group).split(_block_rows(self._X, n)):
+                H = outputs(self._X[rows]).mul_(weights[rows])
+                C.addmm_(H.T, weights[rows] * targets[rows])
+                # Strips of the lower triangle, large enough to fill the device.
+                for start in range(0, n, 512):
+                    strip = slice(start, start + 512)
+                    G[start:, strip].addmm_(H[:, start:].T, H[:, strip])
+            found.append(DeviceSums(G.tril() + G.tril(-1).T, C))
+        return found
+
+    def outputs(
+        self,
+        hidden: HiddenOutputs,
+        groups: Sequence[Indices],
+        coefs: Sequence[Array],
+        n_threads: int = 1,
+    ) -> list[Array]:
+        """Return H B of every group of rows; see `ScaledRows.outputs`."""
+        del n_threads
+        pairs = zip(groups, coefs, strict=True)
+        found = [self.outputs_there(hidden, self._there(group), coef) for group, coef in pairs]
+        return [np.asarray(one.cpu().numpy()) for one in found]
+
+    def outputs_there(self, hidden: HiddenOutputs, rows: Tensor, coef: Array) -> Tensor:
+        """Return H B of some rows as a tensor."""
+        outputs, B = DeviceOutputs(hidden, self._X), self._there(coef)
+        parts = rows.split(_block_rows(self._X, len(B)))
+        return torch.cat([outputs(self._X[part]) @ B for part in parts])
+
+    def _there(self, values: Array | Indices) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(values), device=self._X.device)
+
+
+class DeviceOutputs:
+    """The outputs of a hidden layer, or of several, and a last column of ones, in float64."""
+
+    def __init__(self, hidden: HiddenOutputs, like: Tensor) -> None:
+        if isinstance(hidden, HiddenLayer):
+            hidden = JointLayer((hidden,), np.ones(1))
+        if not isinstance(hidden, JointLayer):
+            raise TypeError(f"{type(hidden).__name__} is not available on a device")
+        self._n = hidden.n_outputs + 1
+        layers = (_DeviceLayer(part, like) for part in hidden.parts)
+        self._parts = list(zip(layers, hidden.scales.tolist(), hidden.columns, strict=True))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Compute the outputs of scaled rows."""
+        H = x.new_empty((len(x), self._n))
+        for layer, scale, columns in self._parts:
+            layer.write(x, H[:, columns])
+            if scale != 1.0:
+                H[:, columns] *= scale
+        H[:, -1] = 1.0
+        return H
+
+
+class _DeviceLayer:
+    """One hidden layer of any kind, with its numbers on the device of `like`."""
+
+    def __init__(self, layer: HiddenLayer, like: Tensor) -> None:
+        def there(values: Array | Indices) -> Tensor:
+            return torch.as_tensor(np.ascontiguousarray(values), device=like.device)
+
+        self._inputs = there(layer.inputs)
+        self._act = ACTIVATIONS[layer.activation]
+        self._b = there(layer.b)
+        self._subsets = None if layer.subsets is None else there(layer.subsets)
+        if not self._act.radial:
+            self._A = there(layer.scattered(layer.A).T)
+            self._apply = ADDITIVE[layer.activation]
+        else:
+            self._A = there(layer.A)
+            self._radial = RADIAL[layer.activation]
+            if not self._act.cityblock:
+                ones = layer.scattered(np.ones_like(layer.A))
+                self._seen = there(np.broadcast_to(ones, (len(layer.A), like.shape[1])).T)
+                self._C = there(-2.0 * layer.scattered(layer.A).T)
+                self._norms = (self._A**2).sum(1)
+
+    def write(self, x: Tensor, H: Tensor) -> None:
+        """Write the outputs of scaled rows to H."""
+        n_inputs = len(self._inputs)
+        if n_inputs:
+            H[:, :n_inputs] = x[:, self._inputs]
+        nodes = H[:, n_inputs:]
+        if not self._act.radial:
+            nodes[...] = self._apply(torch.addmm(self._b, x, self._A))
+        elif not self._act.cityblock:
+            D = torch.addmm(self._norms, x * x, self._seen).addmm_(x, self._C).clamp_(min=0)
+            nodes[...] = self._radial(D, self._b)
+        else:
+            nodes[...] = self._radial(self._distances(x), self._b)
+
+    def _distances(self, x: Tensor) -> Tensor:
+        """Return the sums of absolute differences from the centres, in the inputs of each node."""
+        if self._subsets is None:
+            return torch.cdist(x, self._A, p=1)
+        D = x.new_zeros((len(x), len(self._A)))
+        for r in range(self._subsets.shape[1]):
+            D += (x[:, self._subsets[:, r]] - self._A[:, r]).abs_()
+        return D
+
+
+RADIAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gaussian": lambda D, w: torch.exp_(D.div_(-(w * w).clamp(min=np.finfo(float).tiny))),
+    "multiquadric": lambda D, w: torch.sqrt_(D.add_(w * w)),
+    "laplace": lambda D, w: torch.exp_(D.div_(-w.clamp(min=np.finfo(float).tiny))),
+}
+
+
+def _block_rows(X: Tensor, n_outputs: int) -> int:
+    """Return how many rows of hidden outputs are made at a time."""
+    room = float(BLOCK_BYTES)
+    if X.is_cuda:  # a few copies of a block, beside the sums
+        room = min(room, torch.cuda.mem_get_info(X.device)[0] / 8)
+    return max(int(room / (8 * n_outputs)), LEAST_ROWS)
+
+
+def prepare(
+    model: TakesTensors, X: object, y: object, sample_weight: object
+) -> tuple[TorchInputs, Scaling, Array, Array, Mask]:
+    """Return scaled inputs on their device, their scaling, and targets, weights and usable rows.
+
+    Of arrays, X is moved to the device; the targets may be tensors only where X is one.
+    """
+    inputs, targets, weights = checked(model, X, y, sample_weight)
+    inputs, used = inputs.double(), usable_rows(targets, weights)
+    there, w = (inputs, weights) if used.all() else (inputs[used], weights[used])
+    scaling = fit_scaling("standard", inputs.shape[1], lambda summary: summary(there, w))
+    return (
+        TorchInputs(inputs, scaling),
+        scaling,
+        on_host(targets),
+        on_host(weights),
+        on_host(used),
+    )
+
+
+def predict(model: Ensemble, X: object) -> Tensor:
+    """Return the mean prediction of the members for a tensor, on its device."""
+    inputs = checked_new(model, X).double()
+    rows = TorchInputs(inputs, model._input_scaling)
+    every = torch.arange(len(inputs), device=inputs.device)
+    of_members = [
+        rows.outputs_there(one.hidden_, every, np.vstack([one.coef_, one.intercept_]))
+        for one in model.members_
+    ]
+    y: Tensor = model._target_scaling.undo(torch.stack(of_members).mean(0))
+    return y[:, 0] if model._one_target else y
+
+
+if TYPE_CHECKING:
+    _implements: type[ScaledRows] = TorchInputs

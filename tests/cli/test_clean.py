@@ -1,0 +1,191 @@
+"""`gorelm clean`: what it writes, what it refuses, and the way back."""
+
+import os
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from gorelm.cli import main
+from gorelm.cli.summary import number
+from gorelm.datasets import read_table
+
+QUICK = ["--nodes", "5"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def few_layers(monkeypatch):
+    from gorelm.estimators._robust import screen, search
+
+    monkeypatch.setattr(search, "SEARCH_LAYERS", search.SEARCH_LAYERS[:2])
+    monkeypatch.setattr(screen, "SCREEN_LAYERS", screen.SCREEN_LAYERS[:1])
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2)).round(3)
+    y = (X @ [2.0, -1.0] + 30).round(2)
+    frame = pd.DataFrame({"key": [f"k{i}" for i in range(60)], "a": X[:, 0], "b": X[:, 1], "y": y})
+    frame.loc[7, "y"] = 912.25
+    frame.to_csv("t.csv", index=False)
+    return frame
+
+
+def call(*arguments, code=0):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    if code == 1:
+        assert len(result.stderr.splitlines()) == 1
+    return result
+
+
+def content(name):
+    with open(name, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("cells", ["blank", "expected", "keep"])
+@pytest.mark.parametrize("rows", ["drop", "keep"])
+def test_rows_and_cells(few_layers, table, rows, cells):
+    options = ["--rows", rows, "--cells", cells, "--id", "key", *QUICK]
+    screen = call("clean", "t.csv", "--targets", "y", *options, "--out", "c.csv").stdout
+    log = pd.read_csv("c.changes.csv", dtype=str, keep_default_na=False)
+    assert list(log) == ["line", "row", "id", "column", "old", "new", "why"]
+    lines, clean = content("t.csv").splitlines(), content("c.csv").splitlines()
+    if rows == "drop":
+        assert lines[8] not in clean
+        assert [line for line in lines if line in clean] == clean
+        entry = log[log["row"] == "7"].iloc[0]
+        assert entry[["line", "id", "column", "old"]].tolist() == ["9", "k7", "", lines[8].decode()]
+        assert re.match(r"wrong row: y 912\.25, expected [23]\d\.\d+", entry["why"])
+        assert re.search(r"\n +9 +k7 +row dropped +y 912\.25, expected", screen)
+    elif cells == "keep":
+        assert clean == lines
+        assert "Changes: none" in screen
+    else:
+        old, new = lines[8].decode().split(","), clean[8].decode().split(",")
+        assert new[:3] == old[:3]
+        assert re.fullmatch("" if cells == "blank" else r"[23]\d\.\d\d", new[3])
+        entry = log[(log["row"] == "7")].iloc[0]
+        assert entry[["id", "column", "old", "new"]].tolist() == ["k7", "y", "912.25", new[3]]
+    call("clean", "c.csv", "--undo", "c.changes.csv", "--out", "back.csv")
+    assert content("back.csv") == content("t.csv")
+
+
+def test_a_dry_run_writes_nothing(few_layers, table):
+    before = sorted(os.listdir())
+    screen = call("clean", "t.csv", "--targets", "y", *QUICK, "--dry-run").stdout
+    assert "row dropped" in screen
+    assert "Nothing is written" in screen
+    call("clean", "t.csv", "--targets", "y", *QUICK, "--dry-run", "--out", "c.csv")
+    assert sorted(os.listdir()) == before
+    call("clean", "t.csv", "--targets", "y", *QUICK, "--out", "c.csv", "--log", "l.csv")
+    assert sorted(os.listdir()) == sorted([*before, "c.csv", "l.csv"])
+    before = sorted(os.listdir())
+    said = call("clean", "c.csv", "--undo", "l.csv", "--dry-run").stdout
+    assert re.match(r"\d+ changes? can be taken back", said)
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("t.csv --targets y --out t.csv", "is the table itself"),
+        ("t.csv --targets y --out c.csv --log t.csv", "is the table itself"),
+        ("t.csv --targets y --out c.csv --log c.csv", "--out and --log name the same file"),
+        ("t.csv --targets y --out c.parquet", "must end in .csv or .csv.gz"),
+        ("t.csv --targets y --out c.csv --log l.txt", "must end in .csv."),
+        ("t.csv --targets y --out no/c.csv", "There is no folder 'no'"),
+        ("t.csv --targets y --id kez --out c.csv", "no column 'kez'; did you mean 'key'"),
+        ("t.csv --targets y --id y --out c.csv", "both the id and a target"),
+        ("t.csv --targets y --features a,b --id a --out c.csv", "both the id and a feature"),
+        ("t.csv --undo absent.csv --out c.csv", "There is no file 'absent.csv'"),
+        ("t.csv --undo t.csv --out c.csv", "is no log of changes"),
+        ("t.csv --undo t.csv --out t.csv", "is the table itself"),
+        ("absent.csv --targets y --out c.csv", "There is no file 'absent.csv'"),
+    ],
+)
+def test_what_is_refused(few_layers, table, arguments, message):
+    before = content("t.csv"), sorted(os.listdir())
+    assert message in call("clean", *arguments.split(), code=1).stderr
+    assert (content("t.csv"), sorted(os.listdir())) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [("t.csv --targets y", "--out"), ("t.csv --out c.csv", "--targets"), ("t.csv", "--out")],
+)
+def test_incomplete_lines(table, arguments, missing):
+    assert f"Missing option '{missing}'" in call("clean", *arguments.split(), code=2).stderr
+
+
+def test_a_log_of_another_file_is_refused(few_layers, table):
+    call("clean", "t.csv", "--targets", "y", *QUICK, "--out", "c.csv")
+    message = call("clean", "t.csv", "--undo", "c.changes.csv", "--out", "b.csv", code=1).stderr
+    assert "not as it was when the log was written" in message
+    assert not os.path.exists("b.csv")
+
+
+def test_there_is_never_a_cleaned_table_without_its_log(few_layers, table, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    before = sorted(os.listdir())
+    monkeypatch.setattr("gorelm._files.os.fsync", fail)
+    arguments = ["clean", "t.csv", "--targets", "y", *QUICK, "--out", "c.csv"]
+    assert "c.changes.csv: No space left" in call(*arguments, code=1).stderr
+    assert sorted(os.listdir()) == before
+
+
+def test_findings_and_predictions_have_the_ids(few_layers, table):
+    options = ["--id", "key", *QUICK]
+    screen = call("fit", "t.csv", "--targets", "y", *options, "--model", "m.gorelm").stdout
+    assert re.search(r"\n +line +id +finding .*\n +9 +k7 +row +y +912\.25 ", screen)
+    assert "--id key" in screen[screen.index("Next:") :]
+    call("outliers", "t.csv", "--targets", "y", *options, "--out", "o.csv")
+    found = pd.read_csv("o.csv")
+    assert list(found)[:3] == ["key", "a", "b"]
+    assert found["key"].iloc[0] == "k7"
+    call("predict", "m.gorelm", "t.csv", "--id", "key", "--out", "p.csv")
+    assert pd.read_csv("p.csv")["key"].tolist() == table["key"].tolist()
+    message = call("predict", "m.gorelm", "t.csv", "--id", "x", "--out", "p.csv", code=1).stderr
+    assert "no column 'x'" in message
+
+
+def test_parquet_stays_parquet(few_layers, table):
+    table.assign(y=(100 * table["y"]).astype(int)).to_parquet("t.parquet")
+    options = ["--targets", "y", *QUICK, "--features", "a,b"]
+    call("clean", "t.parquet", *options, "--rows", "keep", "--out", "c.parquet")
+    clean = read_table("c.parquet")
+    assert np.isnan(clean["y"][7])
+    call("clean", "c.parquet", "--undo", "c.changes.csv", "--out", "b.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet("b.parquet"), pd.read_parquet("t.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (18280.4, 4, "18,280"),
+        (165.2487, 4, "165.2"),
+        (57.0, 6, "57"),
+        (-1234.5678, 6, "-1,234.57"),
+        (0.0123456, 4, "0.01235"),
+        (0.0, 4, "0"),
+        (99999999.0, 4, "99,999,999"),
+        (9999.99, 4, "10,000"),
+        (0.00005, 4, "5e-05"),
+        (1.23456e8, 4, "1.235e+08"),
+        (float("nan"), 4, "nan"),
+        (1e300, 4, "1e+300"),
+    ],
+)
+def test_numbers_are_written_as_people_do(value, digits, text):
+    assert number(value, digits) == text

@@ -30,6 +30,9 @@ shorter search takes 16 (three shares, three folds, no estimate of the models' u
 The kind "inputs" leaves the targets as they are: in every input, that share of the training rows'
 cells is wrong (as "independent-cells" in targets); test inputs stay clean.
 
+The Screened methods leave out the rows that `RobustELMRegressor` flags, as `ScreenedRegressor`
+does, before anything is tuned or fitted.
+
 `--one-target` takes each set's first target alone; the kind of such runs ends in ", one target".
 
 Each run is appended to the results file as one line of JSON when it is done, and skipped when it is
@@ -275,6 +278,18 @@ def robust_elm(X: Array, T: Array, X_test: Array, seed: int) -> tuple[Array, Par
     return model.predict(X_test).reshape(len(X_test), -1), getattr(model, "best_params_", {})
 
 
+def screened(method: Callable) -> Callable:
+    """Another method, tuned and fitted on the rows that our screen leaves (ScreenedRegressor)."""
+
+    def on_rows_left(X: Array, T: Array, X_test: Array, seed: int) -> tuple[Array, Params]:
+        from gorelm import RobustELMRegressor
+
+        left = ~RobustELMRegressor(random_state=seed).fit(X, T).outlier_mask_
+        return method(X[left], T[left], X_test, seed)
+
+    return on_rows_left
+
+
 SHARES = [1 / 3, 1.0]
 LEAVES = {"num_leaves": [7, 31], "n_estimators": [50, 200]}
 METHODS = {
@@ -290,6 +305,8 @@ METHODS = {
         kernel_ridge,
         {"alpha": [1e-3, 1e-2, 0.1, 1.0, 10.0], "gamma_d": [0.03, 0.1, 0.3, 1.0]},
     ),
+    "ScreenedLightGBM": screened(tuned(lightgbm("l1"), LEAVES)),
+    "ScreenedLightGBMSquared": screened(tuned(lightgbm("l2"), LEAVES)),
     "LightGBMHuber": tuned(lightgbm("huber"), LEAVES),
     "XGBoost": tuned(xgboost, {"max_depth": [3, 6], "n_estimators": [50, 200]}),
     "CatBoost": tuned(catboost("MultiRMSE"), {"depth": [4, 6], "n_estimators": [50, 200]}),

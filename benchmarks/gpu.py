@@ -159,7 +159,7 @@ def path(n_rows, n_hidden, m, repeats):
 
 def robust(n_rows, n_threads):
     """Print seconds of each step of RobustELM from inputs on the card to a judged model."""
-    from outside import interactions
+    from outside import smooth_interactions
     from sklearn.utils import check_random_state
 
     from gorelm import RobustELMRegressor
@@ -167,7 +167,7 @@ def robust(n_rows, n_threads):
     from gorelm.datasets import contaminate
     from gorelm.metrics import arrmse
 
-    X, T = interactions(n_rows + 20_000)
+    X, T = smooth_interactions(n_rows + 20_000)
     X, X_test, T, T_test = X[:n_rows], X[n_rows:], T[:n_rows], T[n_rows:]
     T, wrong = contaminate(T, 0.2, kind="rows", random_state=check_random_state(0))
     spent = {"sums": 0.0, "outputs": 0.0, "systems": 0.0}

@@ -20,11 +20,13 @@ from typing import Self, TypeAlias, TypeVar
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import get_scorer
-from sklearn.model_selection import KFold, check_cv
+from sklearn.model_selection import GroupKFold, KFold, check_cv
+from sklearn.utils import check_consistent_length
 
 from gorelm._extras import needs
 from gorelm._features.scaling import weighted_quantiles
 from gorelm._typing import Array, Indices, Inputs
+from gorelm.metrics import trimmed_mean
 
 __all__ = [
     "ROBUST_SCORES",
@@ -42,8 +44,6 @@ __all__ = [
 Scoring: TypeAlias = str | Callable[..., float]
 Item = TypeVar("Item")
 
-TRIM = 0.25
-
 
 @dataclass(frozen=True)
 class Fold:
@@ -53,17 +53,28 @@ class Fold:
     test: Indices
 
 
-def folds_of(cv: object, X: Inputs, T: Array, seed: int) -> list[Fold]:
-    """Return the splits that `cv` describes: a number of shuffled folds, a splitter, or splits."""
+def folds_of(cv: object, X: Inputs, T: Array, seed: int, groups: object = None) -> list[Fold]:
+    """Return the splits that `cv` describes: a number of shuffled folds, a splitter, or splits.
+
+    With groups (a label for each row), a number of folds has each group in one fold, and a splitter
+    is told them.
+    """
     n_rows = X.shape[0]
+    if groups is not None:
+        groups = np.asarray(groups)
+        check_consistent_length(T, groups)
     if isinstance(cv, int | np.integer):
         if not 2 <= cv <= n_rows:
             raise ValueError(
                 f"cv={cv} must be at least 2 and at most the number of rows; here "
                 f"n_samples = {n_rows}"
             )
-        cv = KFold(int(cv), shuffle=True, random_state=seed)
-    folds = [Fold(np.asarray(a), np.asarray(b)) for a, b in check_cv(cv).split(X, T)]
+        if groups is None:
+            cv = KFold(int(cv), shuffle=True, random_state=seed)
+        else:
+            cv = GroupKFold(int(cv), shuffle=True, random_state=seed)
+    splits = check_cv(cv).split(X, T, groups)
+    folds = [Fold(np.asarray(train), np.asarray(test)) for train, test in splits]
     if not folds:
         raise ValueError("cv gives no splits")
     for fold in folds:
@@ -96,9 +107,7 @@ def median_norm(norms: Array, weights: Array) -> Array:
 
 def trimmed_norm(norms: Array, weights: Array) -> Array:
     """Average over the rows but the worst quarter."""
-    limits = np.array([float(weighted_quantiles(c, 1 - TRIM, weights)) for c in norms.T])
-    kept = weights[:, None] * (norms <= limits)
-    return np.asarray((kept * norms).sum(axis=0) / kept.sum(axis=0))
+    return np.array([trimmed_mean(column, weights) for column in norms.T])
 
 
 ROBUST_SCORES: dict[str, Callable[[Array, Array], Array]] = {

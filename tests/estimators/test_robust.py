@@ -500,7 +500,7 @@ def test_rows_far_off_in_a_clean_table(monkeypatch, size, left_out):
     none = np.zeros(2, dtype=bool)
     monkeypatch.setattr(screen, "split_sizes", lambda *args: (np.inf, 0.0))  # one group
     monkeypatch.setattr(
-        screen, "_bounded_predictions", lambda task, scaled, special: (scaled + errors, none)
+        screen, "_predictions", lambda task, scaled, special: (scaled + errors, none)
     )
     screened = screen.screen(make_task(T, T))
     assert not screened.dirty
@@ -903,3 +903,15 @@ def test_split_has_the_unit_of_the_scores(scores, unit, shift):
     assert again == pytest.approx(explained, rel=1e-9)
     if np.isfinite(threshold) and moved != unit * (threshold + shift):
         assert _explained(scores, moved / unit - shift) == pytest.approx(explained, rel=1e-9)
+
+
+@pytest.mark.parametrize("cell", ["red", np.nan])
+def test_errors_about_text_and_missing_values_name_what_takes_them(cell):
+    X, y = np.arange(12.0).reshape(6, 2).astype(object), np.arange(6.0)
+    X[2, 1] = cell
+    with pytest.raises(ValueError, match="TableRegressor takes tables") as raised:
+        RobustELMRegressor().fit(X, y)
+    assert str(cell) in str(raised.value) or "NaN" in str(raised.value)
+    with pytest.raises(ValueError, match="minimum of 1 is required") as raised:
+        RobustELMRegressor().fit(X[:0], y[:0])
+    assert "TableRegressor" not in str(raised.value)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gorelm.cli.app import ID, PATH, Command, say, told_in_one_line
+from gorelm.cli.large import by_blocks
 
 
 @click.command(
@@ -22,6 +23,7 @@ from gorelm.cli.app import ID, PATH, Command, say, told_in_one_line
 @click.option("--keep", default="", help="Columns of DATA to copy, separated by commas.")
 @ID
 @told_in_one_line
+@by_blocks("predict")
 def predict(model_path: Path, data: Path, out: Path, keep: str, id_name: str | None) -> None:
     """Predict the targets of new rows.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar, Unpack
 import click
 
 from gorelm.cli.app import ID, PATH, Command, say, told_in_one_line
+from gorelm.cli.large import by_blocks
 
 if TYPE_CHECKING:
     import pandas
@@ -74,6 +75,7 @@ def table_options(*, need_targets: bool = True) -> Callable[[Callable[P, R]], Ca
 @click.option("--model", "model_path", type=PATH, help="File for the model.  [not saved]")
 @click.option("--report", "report_path", type=PATH, help="HTML page about the fit.  [none]")
 @told_in_one_line
+@by_blocks("fit")
 def fit(
     data: Path,
     targets: str,
@@ -216,6 +218,7 @@ def _size(path: Path) -> str:
 @table_options()
 @click.option("--out", type=PATH, help="CSV or Parquet file for all rows, worst first.  [none]")
 @told_in_one_line
+@by_blocks("outliers")
 def outliers(
     data: Path,
     targets: str,

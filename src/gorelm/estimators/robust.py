@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._extras import needs
+from gorelm._features.transforms import TargetTransforms
 from gorelm._solver.threads import n_threads, one_blas_thread
 from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.backends.inputs import within_reach
@@ -36,15 +37,18 @@ from gorelm.estimators._robust.new_rows import row_scores, spread_of
 from gorelm.estimators._robust.owners import Given, given
 from gorelm.estimators._robust.screen import screen
 from gorelm.estimators._robust.search import search
+from gorelm.estimators._robust.skewed import choose_transforms
 from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.estimators.batch import RELMRegressor
-from gorelm.selection import folds_of
+from gorelm.selection import Fold, folds_of
 from gorelm.stream import RowBlocks
 
 if TYPE_CHECKING:
     import pandas
 
 __all__ = ["RobustELMRegressor"]
+
+GROUP_FOLDS = 5  # of whole groups, where groups are given and folds are not
 
 
 @parameters
@@ -76,6 +80,12 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     search_rows : int, default=None
         Layers and penalties are compared on a random sample of so many rows when there are more;
         the best of them are then fitted to all. By default 1000 ("fast": 500; "high": 2000).
+    target_transform : {None, "auto", "log", "sqrt"}, default=None
+        Scale on which targets are fitted and judged: as given, logarithms or square roots. "auto"
+        chooses one for each target: another than the given one only if the target has no negative
+        value and a long upper tail, its out-of-sample errors grow with its size, and do so much
+        less on the other scale. Predictions, `out_of_fold_` and the like are in the units of y,
+        and are then about its median, which for a skewed target is less than its mean.
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
     check_inputs : bool, default=False
@@ -128,8 +138,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         How far each cell of the inputs is from what the other columns say, in units of what is
         usual in its column (NaN in columns with fewer than four values, which are not checked).
         Only with `check_inputs`.
+    target_transforms_ : list of {"none", "sqrt", "log"}
+        The scale on which each target was fitted. `outlier_scores_` are on it, too.
     target_spreads_ : ndarray of shape (n_targets,)
-        Robust spread of each target (interquartile range / 1.349), the unit of the scores' errors.
+        Robust spread of each target (interquartile range / 1.349), the unit of the scores' errors,
+        on the scale on which it was fitted.
     cv_results_ : dict of arrays
         Settings and score (larger is better) in the search of every layer at its best penalty.
     timings_ : dict of str to float
@@ -155,6 +168,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         "n_members": [Interval(Integral, 1, None, closed="left"), None],
         "cv": ["cv_object"],
         "search_rows": [Interval(Integral, 2, None, closed="left"), None],
+        "target_transform": [StrOptions({"auto", "log", "sqrt"}), None],
         "missing_targets": RELMRegressor._parameter_constraints["missing_targets"],
         "check_inputs": ["boolean"],
         "n_jobs": [Integral, None],
@@ -168,6 +182,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_members: int | None = None
     cv: object = None
     search_rows: int | None = None
+    target_transform: str | None = None
     missing_targets: str = "error"
     check_inputs: bool = False
     n_jobs: int | None = None
@@ -176,7 +191,12 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     random_state: RandomState = None
 
     def fit(
-        self, X: object, y: object, sample_weight: object = None, trusted: object = None
+        self,
+        X: object,
+        y: object,
+        sample_weight: object = None,
+        groups: object = None,
+        trusted: object = None,
     ) -> Self:
         """Screen, search, refine and fit.
 
@@ -189,6 +209,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             Targets; they are held in memory.
         sample_weight : array of shape (n_samples,), optional
             Weight of every row.
+        groups : array of shape (n_samples,), optional
+            Label of the group of every row, such as the patient or the machine that it comes from.
+            Rows are then judged, and layers compared, by fits without all rows of the group: in
+            folds of whole groups (five, unless `cv` says otherwise).
         trusted : array of bool of shape (n_samples,), optional
             Rows that are known to be right, however far off they seem: they are never flagged, set
             aside or moved towards their predictions.
@@ -203,10 +227,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             threads = n_threads(self.n_jobs)
             with one_blas_thread():
                 table = given(self, X, y, sample_weight)
-                self._fit(table, _checked_mask(trusted, len(table.T)), threads)
+                self._fit(table, groups, _checked_mask(trusted, len(table.T)), threads)
         return self
 
-    def _fit(self, table: Given, trusted: Mask | None, threads: int) -> None:
+    def _fit(self, table: Given, groups: object, trusted: Mask | None, threads: int) -> None:
         usable = table.usable
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         chosen = {"n_members": self.n_members, "search_rows": self.search_rows}
@@ -218,7 +242,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             table.T,
             table.w,
             usable,
-            None if self.cv is None else folds_of(self.cv, table.inputs, table.T, seed),
+            self._folds(table, groups, seed),
             seed,
             effort,
             None if isinstance(self.n_hidden, str) else self.n_hidden,
@@ -244,6 +268,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self.input_mask_, self.input_scores_ = checked.wrong, checked.scores
             self._input_check = checked.of_new_rows
             clock.lap("inputs")
+        transforms = TargetTransforms.fit(self._transforms_of(task), table.T[usable])
+        task = replace(task, T=transforms.apply(table.T))
         screened = screen(task)
         clock.lap("screen")
         found = search(task, screened)
@@ -254,9 +280,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         clock.lap("fit")
 
         judged = refined.judged
+        expected = transforms.undo(judged.expected)
         self.contaminated_ = found.screened.dirty
         self.cv_results_ = _results(found.trials, task.rows.shape[1])
-        self.out_of_fold_ = judged.expected[:, 0] if self._one_target else judged.expected
+        self.out_of_fold_ = expected[:, 0] if self._one_target else expected
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
         self.outlier_mask_ = judged.flagged
@@ -269,6 +296,21 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.members_ = members
         self.timings_ = clock.laps
         self._input_scaling, self._target_scaling = table.scaling, refined.scaling
+        self.target_transforms_, self._target_transforms = transforms.kinds, transforms
+
+    def _folds(self, table: Given, groups: object, seed: int) -> list[Fold] | None:
+        """Return the folds to judge by; None: every row is left out by itself."""
+        cv = self.cv
+        if cv is None and groups is not None:
+            cv = min(GROUP_FOLDS, len(np.unique(np.asarray(groups))))
+            if cv < 2:
+                raise ValueError("groups has one label only: no row can be judged by other groups")
+        return None if cv is None else folds_of(cv, table.inputs, table.T, seed, groups)
+
+    def _transforms_of(self, task: RobustTask) -> list[str]:
+        if self.target_transform == "auto":
+            return choose_transforms(task)
+        return [self.target_transform or "none"] * task.T.shape[1]
 
     def predict(self, X: object) -> Array:
         """Predict the targets of new rows: the average of the members.
@@ -315,6 +357,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         scaled = within_reach(self._input_scaling, inputs)
         mean = np.mean([member.predict(scaled) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(scaled), -1))
+        if hasattr(self, "_target_transforms"):  # models in files of version 0.1 have none
+            y = self._target_transforms.undo(y)
         return np.asarray(y[:, 0] if self._one_target else y)
 
     def score_rows(self, X: object, y: object) -> Array:
@@ -322,7 +366,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         .. math:: \exp\Bigl(\frac1m \sum_j \log(1 + |\hat y_j - y_j| / s_j)\Bigr) - 1
 
-        over the known targets of the row, with the spreads :math:`s` of the training targets
+        over the known targets of the row, on the scale of `target_transforms_`, with the spreads
+        :math:`s` of the training targets
         (`target_spreads_`). As for the training rows, a score above `outlier_threshold_` says that
         the row is wrong. The rows must be new: the model is fitted to the training rows, and would
         find little wrong with them.
@@ -345,7 +390,15 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         T = T.reshape(len(T), -1)
         if T.shape != expected.shape:
             raise ValueError(f"y has shape {T.shape}; {expected.shape} was expected")
-        return row_scores(expected, T, self.target_spreads_, self._judging)
+        return row_scores(
+            self._on_scale(expected), self._on_scale(T), self.target_spreads_, self._judging
+        )
+
+    def _on_scale(self, T: Array) -> Array:
+        """Return targets, or predictions of them, on the scale on which they are judged."""
+        if not hasattr(self, "_target_transforms"):
+            return T
+        return self._target_transforms.apply(T)
 
     def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
         """Return all rows, the most suspicious first: what is off, by how much, what was expected.

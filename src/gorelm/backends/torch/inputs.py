@@ -75,6 +75,8 @@ class TorchInputs:
     def __init__(self, X: Tensor, scaling: Scaling) -> None:
         scaled: Tensor = scaling.dense(X)
         self._X = scaled.clamp_(-FARTHEST_INPUT, FARTHEST_INPUT)
+        # PyTorch loads its linear algebra at the first call, which fails in two threads at once.
+        torch.linalg.cholesky_ex(self._X.new_ones((1, 1)))
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -40,7 +40,7 @@ def screen(task: RobustTask) -> Screened:
     judging = np.array([has_spread(column[usable]) for column in T.T])
     scaled = scaling.dense(T)
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
-    predicted, heavy = _bounded_predictions(task, near, ~judging)
+    predicted, heavy = _predictions(task, near, ~judging)
     tested = usable & task.tested
     errors = np.where(tested[:, None], predicted - scaled, np.nan)
     expected = scaling.undo(np.nan_to_num(predicted))
@@ -62,11 +62,19 @@ def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
     return replace(screened, kept=judged.kept, wrong=judged.wrong, T=judged.T)
 
 
-def _bounded_predictions(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Mask]:
-    """Return predictions of every row by a network with a bounded loss that did not see it.
+def _predictions(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Mask]:
+    """Return bounded predictions, and which targets they predict clearly better than squares do."""
+    predicted, rows, H, lam = _bounded(task, T, special)
+    return predicted, _heavy(task, rows, H, T[rows], predicted[rows], lam) & ~special
 
-    And for which targets the bounded loss predicts clearly better than the square.
-    """
+
+def bounded_predictions(task: RobustTask, T: Array) -> Array:
+    """Return predictions of every row by a network with a bounded loss that did not see it."""
+    return _bounded(task, T, np.zeros(T.shape[1], dtype=bool))[0]
+
+
+def _bounded(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Indices, Array, float]:
+    """Return these, the rows whose folds were fitted, their hidden outputs and the penalty."""
     nodes = min(SCREEN_NODES, task.n_hidden or SCREEN_NODES)
     layer, lam = _screen_layer(task, T, nodes, special)
     level = levels_of(special)
@@ -80,7 +88,7 @@ def _bounded_predictions(task: RobustTask, T: Array, special: Mask) -> tuple[Arr
         every = np.arange(len(T))
         (predicted,) = task.rows.outputs(hidden, [every], [coef], task.n_threads)
     predicted[rows] = bounded_by_folds(task, rows, H, T[rows], np.array([lam]), level)[:, 0]
-    return predicted, _heavy(task, rows, H, T[rows], predicted[rows], lam) & ~special
+    return predicted, rows, H, lam
 
 
 def _heavy(task: RobustTask, rows: Indices, H: Array, T: Array, bounded: Array, lam: float) -> Mask:

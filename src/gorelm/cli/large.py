@@ -1,0 +1,270 @@
+"""`gorelm fit`, `outliers` and `predict` on Parquet files and folders that are read in blocks."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gorelm.cli.app import say
+
+if TYPE_CHECKING:
+    import pandas
+
+    from gorelm.estimators.table import TableRegressor
+    from gorelm.stream import ParquetTable
+
+# A table in memory, its copies as cells and inputs, and the arrays of a fit.
+_COPIES = 8
+_MOST_ROWS = 10
+
+
+def by_blocks(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command read its table in blocks, by the function `name` of this module.
+
+    Folders always are; a Parquet file is if it would not fit in what ``--memory`` allows.
+    """
+
+    def add_to(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option(
+            "--memory",
+            help="Read a Parquet file in blocks if the work in memory would take more than this, "
+            "such as 4GB. (Folders of Parquet files are always read so.)",
+        )
+        @functools.wraps(command)
+        def wrapper(data: Path, memory: str | None, **others: object) -> None:
+            run = globals()[name] if is_large(data, memory) else command
+            run(data=data, **others)
+
+        return wrapper
+
+    return add_to
+
+
+def is_large(path: Path, memory: str | None) -> bool:
+    """Whether a table is to be read in blocks."""
+    if path.is_dir():
+        return True
+    if memory is None:
+        return False
+    if path.suffix.lower() not in (".parquet", ".pq"):
+        raise ValueError(f"--memory is for Parquet files and folders of them; {path} is none.")
+    from gorelm.backends.streamed import in_bytes
+    from gorelm.stream import ParquetTable
+
+    n_rows, n_columns = ParquetTable(path).shape
+    return 8 * _COPIES * n_rows * n_columns > in_bytes(memory)
+
+
+def fit(
+    data: Path,
+    targets: str,
+    features: str | None,
+    model_path: Path | None = None,
+    report_path: Path | None = None,
+    id_name: str | None = None,
+    **how: object,
+) -> None:
+    """Fit a table in blocks, and tell what was found."""
+    from gorelm.cli import reading, summary
+    from gorelm.io import save
+
+    reading.require_places({"table": data}, {"--model": (model_path, ())})
+    if report_path is not None:
+        raise ValueError("--report shows every row; it cannot be had of a table read in blocks.")
+    model, table, y = _fitted(data, targets, features, id_name, how)
+    say(*_of_table(model, table, y), "", *_of_errors(model, y), "")
+    say(*summary.of_networks(model.regressor_), "", *_of_rows(model, y))
+    if model_path is not None:
+        save(model, model_path)
+        say("", f"Written: {model_path}.")
+
+
+def outliers(
+    data: Path,
+    targets: str,
+    features: str | None,
+    out: Path | None,
+    id_name: str | None = None,
+    **how: object,
+) -> None:
+    """Find the wrong rows of a table in blocks."""
+    from gorelm.cli import reading
+
+    reading.require_places({"table": data}, {"--out": (out, reading.WRITTEN)})
+    model, table, y = _fitted(data, targets, features, id_name, how)
+    say(*_of_table(model, table, y), "", *_of_rows(model, y))
+    if out is not None:
+        reading.write(_found(model, y), out)
+        say("", f"Written: {out}, {len(y):,} rows, the most suspicious first.")
+
+
+def predict(model_path: Path, data: Path, out: Path, keep: str, id_name: str | None = None) -> None:
+    """Predict the rows of a table block by block, and write them as they come."""
+    from gorelm.cli import reading
+    from gorelm.datasets.table import split_names
+    from gorelm.estimators._encoding import in_words
+    from gorelm.estimators.table import TableRegressor
+    from gorelm.io import load
+    from gorelm.stream import ParquetTable
+
+    reading.require_places({"table": data, "model": model_path}, {"--out": (out, reading.WRITTEN)})
+    model = load(model_path)
+    if not isinstance(model, TableRegressor) or not hasattr(model, "feature_names_in_"):
+        raise ValueError(f"{model_path} was not fitted to a table with names of columns.")
+    table = ParquetTable(data)
+    kept = split_names(keep, table.columns) if keep else []
+    kept += [id_name] if id_name and id_name not in kept else []
+    names = [str(name) for name in model.feature_names_in_]
+    needed = [n for n, kind in zip(names, model.kinds_, strict=True) if kind != "ignored"]
+    if lacking := [name for name in (*needed, *kept) if name not in table.columns]:
+        raise ValueError(f"{data} lacks {in_words(lacking)}.")
+    if twice := [name for name in kept if name in model.target_names_]:
+        raise ValueError(f"{twice[0]!r} is predicted; it cannot be kept from {data} as well.")
+    there = [name for name in names if name in table.columns]
+
+    def predicted() -> Iterator[pandas.DataFrame]:
+        for frame in table.select(list(dict.fromkeys([*there, *kept]))).frames():
+            y = model.predict(frame.reindex(columns=names)).reshape(len(frame), -1)
+            result = frame[kept].copy()
+            for name, values in zip(model.target_names_, y.T, strict=True):
+                result[name] = values
+            yield result
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        n_rows = _write(predicted(), out)
+    if out != reading.STDOUT:
+        say(f"Written: {out}, {n_rows:,} rows of {', '.join([*kept, *model.target_names_])}.")
+
+
+def _write(frames: Iterator[pandas.DataFrame], path: Path) -> int:
+    """Write frames one after the other into one file; returns the number of rows."""
+    from gorelm._files import whole_file
+    from gorelm.cli.reading import STDOUT
+
+    name, n_rows = path.name.lower(), 0
+    if path == STDOUT:
+        for frame in frames:
+            click.echo(frame.to_csv(index=False, header=not n_rows), nl=False)
+            n_rows += len(frame)
+        return n_rows
+    with whole_file(path) as file, ExitStack() as opened:
+        writer = None
+        for frame in frames:
+            if name.endswith((".parquet", ".pq")):
+                import pyarrow
+                from pyarrow import parquet
+
+                table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+                if writer is None:
+                    writer = opened.enter_context(parquet.ParquetWriter(file, table.schema))
+                writer.write_table(table)
+            else:
+                separator = "\t" if name.endswith((".tsv", ".tsv.gz")) else ","
+                text = frame.to_csv(index=False, header=not n_rows, sep=separator).encode()
+                # Members of a gzip file may follow each other.
+                file.write(gzip.compress(text) if name.endswith(".gz") else text)
+            n_rows += len(frame)
+    return n_rows
+
+
+# -- fitting, and what was found -----------------------------------------------------------------
+
+
+def _fitted(
+    data: Path, targets: str, features: str | None, id_name: str | None, how: dict[str, object]
+) -> tuple[TableRegressor, ParquetTable, pandas.DataFrame]:
+    from gorelm.datasets.table import choose_columns
+    from gorelm.estimators import RobustELMRegressor, TableRegressor
+    from gorelm.stream import ParquetTable
+
+    table = ParquetTable(data)
+    columns = [name for name in table.columns if name != id_name]
+    by_number = targets.isdecimal() and targets not in columns
+    chosen = choose_columns(columns, int(targets) if by_number else targets, features, data)
+    inputs, outputs = ([columns[j] for j in places] for places in chosen)
+    y = table.frame(outputs)
+    robust = RobustELMRegressor(
+        effort=str(how["effort"]),
+        n_hidden=how["nodes"] or "auto",
+        n_jobs=how["jobs"],
+        missing_targets="ignore",
+        progress=sys.stderr.isatty(),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # its notes say the same
+        model = TableRegressor(robust, random_state=how["seed"]).fit(table.select(inputs), y)
+    model.regressor_.set_params(n_jobs=None, progress=False)
+    return model, table, y
+
+
+def _of_table(model: TableRegressor, table: ParquetTable, y: pandas.DataFrame) -> list[str]:
+    from gorelm.cli.summary import wrapped
+
+    n_rows, n_columns = table.shape
+    files = f" in {len(table.files)} files" if len(table.files) > 1 else ""
+    lines = wrapped(
+        f"{table.path.name}: {n_rows:,} rows{files}, {n_columns} columns, read in blocks; "
+        f"{model.n_features_in_} inputs, targets {', '.join(y.columns[:6])}."
+    )
+    return lines + [line for note in model.notes_ for line in wrapped(note, "  ")]
+
+
+def _of_errors(model: TableRegressor, y: pandas.DataFrame) -> list[str]:
+    import numpy as np
+
+    from gorelm.cli.summary import columns, short
+
+    expected = model.out_of_fold_.reshape(len(y), -1)
+    rows = [["target", "error", "of the mean", "ratio"]]
+    for j, name in enumerate(y.columns):
+        values = y[name].to_numpy(dtype=float, na_value=np.nan)
+        known = ~model.outlier_mask_ & np.isfinite(values)
+        error = float(np.sqrt(np.mean((values[known] - expected[known, j]) ** 2)))
+        of_mean = float(np.std(values[known]))
+        ratio = f"{error / of_mean:.3f}" if of_mean else "-"
+        rows.append([short(name), f"{error:.4g}", f"{of_mean:.4g}", ratio])
+    head = "Error on rows that the models did not see (root mean square; flagged rows left out):"
+    return [head, *columns(rows, "lrrr")]
+
+
+def _of_rows(model: TableRegressor, y: pandas.DataFrame) -> list[str]:
+    import numpy as np
+
+    from gorelm.cli.summary import columns, wrapped
+
+    scores, mask = model.outlier_scores_, model.outlier_mask_
+    lines = wrapped(
+        f"Rows to check: {int(mask.sum()):,} of {len(y):,} score above "
+        f"{model.outlier_threshold_:.3g}"
+        + ("; they had no part in the fit." if model.contaminated_ else ".")
+    )
+    worst = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[:_MOST_ROWS]
+    rows = [[f"{i:,}", f"{scores[i]:#.3g}", "yes" if mask[i] else "no"] for i in worst]
+    return [*lines, *columns([["row", "score", "flagged"], *rows], "rrl")]
+
+
+def _found(model: TableRegressor, y: pandas.DataFrame) -> pandas.DataFrame:
+    """Return all rows, the most suspicious first, with what was expected of each target."""
+    import numpy as np
+    import pandas
+
+    scores = model.outlier_scores_
+    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")
+    expected = model.out_of_fold_.reshape(len(y), -1)
+    content = {
+        "gorelm.row": order,
+        "gorelm.score": scores[order],
+        "gorelm.flagged": model.outlier_mask_[order],
+    }
+    for j, name in enumerate(y.columns):
+        content |= {name: y[name].to_numpy()[order], f"gorelm.expected.{name}": expected[order, j]}
+    return pandas.DataFrame(content)

@@ -42,7 +42,7 @@ from gorelm import RobustELMRegressor
 from gorelm._features.scaling import Scaling
 from gorelm.backends import inputs as inputs_seam
 from gorelm.datasets import contaminate
-from gorelm.estimators._robust import judge, members, screen, search, task
+from gorelm.estimators._robust import cells, judge, members, screen, search, task
 from gorelm.estimators._robust.layers import Layer, Part, compare, guide_of
 from gorelm.estimators._robust.search import LINEAR, SEARCH_LAYERS
 from gorelm.metrics import arrmse
@@ -76,7 +76,6 @@ MEMBERS, LIMITS = (1, 2, 3, 4, 5, 6, 8), (1.05, 1.1, 1.25, 1.5, 2.0, np.inf)
 CONSTANTS = {
     "TWO_GROUPS": (0.65, 0.7, 0.8, 0.85),
     "INNER_FENCE": (0.75, 3.0),
-    "FAR_FENCE": (3.0, 30.0),
     "GROSS": (3.0, 30.0),
     "FARTHEST_INPUT": (3.0, 5.0, 30.0),
     "MUCH_WORSE": (1.1, 1.5),
@@ -171,7 +170,7 @@ def choose_layers(run: Any) -> None:
 # -- whole fits -----------------------------------------------------------------------------------
 
 
-STEPS = (judge, members, screen, search, task, inputs_seam)
+STEPS = (cells, judge, members, screen, search, task, inputs_seam)
 
 
 def in_use_now(name: str) -> Any:

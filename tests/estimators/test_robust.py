@@ -23,6 +23,7 @@ from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import split_in_two
 from gorelm.estimators import robust
 from gorelm.estimators._robust import judge, members, screen, search
+from gorelm.estimators._robust.cells import JudgedCells
 from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.metrics import arrmse
 
@@ -489,19 +490,28 @@ def test_effort(effort):
     assert errors[0] < 1.5 * errors[1]
 
 
-@pytest.mark.parametrize(("size", "pulled"), [(4, 0), (40, 3), (4000, 3)])
-def test_rows_far_off_in_a_clean_table(monkeypatch, size, pulled):
+@pytest.mark.parametrize(("size", "left_out"), [(4, 0), (40, 3), (4000, 3)])
+def test_rows_far_off_in_a_clean_table(monkeypatch, size, left_out):
     """Many times the typical error is no damage while it is small beside the targets' spread."""
     rng = np.random.default_rng(0)
     T = rng.normal(size=(400, 2))
     errors = rng.normal(size=(400, 2)) * rng.uniform(0, 0.4, size=(400, 1))
     errors[:3] = size
+    none = np.zeros(2, dtype=bool)
     monkeypatch.setattr(screen, "split_sizes", lambda *args: (np.inf, 0.0))  # one group
-    monkeypatch.setattr(screen, "bounded_predictions", lambda task, scaled: scaled + errors)
+    monkeypatch.setattr(
+        screen, "_predictions", lambda task, scaled, special: (scaled + errors, none)
+    )
     screened = screen.screen(make_task(T, T))
-    assert not screened.contaminated
-    assert (screened.T != T).any(axis=1).sum() == pulled
+    assert not screened.dirty
+    assert screened.wrong.any(axis=1).sum() == left_out
+    np.testing.assert_array_equal(np.isnan(screened.T), screened.wrong)
     assert screened.kept.all()
+
+
+def make_screened(T, contaminated, kept):
+    none, every = np.zeros(T.shape, dtype=bool), np.ones(T.shape[1], dtype=bool)
+    return judge.Screened(contaminated, none[0], kept, none, none[0], T, every, T)
 
 
 def make_task(X, T):
@@ -524,18 +534,20 @@ def test_the_search_is_repeated_if_many_rows_change_sides(
 ):
     """And if a better model explains what the screen set aside; then nothing is set aside."""
     data = make_data(200)
-    every = np.ones(200, dtype=bool)
+    every, none = np.ones(200, dtype=bool), np.zeros((200, 3), dtype=bool)
     after = every.copy()
     after[:changed] = False
     seen = []
 
     def judged_by(task, screened, scaling, trials, rows):
         seen.append(screened)
-        return judge.Judged(data.T, every, 1.0, ~after, after, two_groups)
+        cells = JudgedCells(data.T, every[:3], none, np.zeros(3), data.T)
+        return judge.Judged(data.T, every, 1.0, ~after, after, two_groups, cells, none, data.T)
 
     monkeypatch.setattr(search, "_judge_by", judged_by)
-    monkeypatch.setattr(search, "confirmed", lambda *args: True)
-    screened = judge.Screened(contaminated, every, np.ones(3, bool), data.T, data.T)
+    monkeypatch.setattr(search, "confirmed", lambda *args: (True, none[0]))
+    screened = make_screened(data.T, contaminated, every)
+    monkeypatch.setattr(search, "judged_by_screen", lambda task, screened: screened)
     found = search.search(make_task(data.X, data.T), screened)
     assert len(seen) == searches
     assert found.screened.contaminated is (contaminated and two_groups)
@@ -548,23 +560,26 @@ def test_contamination_is_confirmed_by_fits_to_all_rows(ratio):
     data = make_data(200, ratio)
     every = np.ones(200, dtype=bool)
     region = data.X[:, 0] > np.quantile(data.X[:, 0], 0.8)
-    screened = judge.Screened(True, ~region, np.ones(3, bool), data.T, data.T)
+    screened = make_screened(data.T, True, ~region)
     task = replace(make_task(data.X, data.T), usable=every, n_hidden=60)
     part, _ = task.part(data.T, data.T, screened.kept, np.arange(200))
     trials = search.compare_layers(task, part)
-    assert search.confirmed(task, screened, trials) is (ratio > 0)
+    of_rows, of_cells = search.confirmed(task, screened, trials)
+    assert of_rows is (ratio > 0)
+    assert of_cells.shape == (3,)
 
 
 def test_one_gross_cell_is_named_by_its_own_error():
-    """It is pulled in for the fit, but its score is that of the cell as it was."""
+    """It is left out of the fit, but its score is that of the cell as it was."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 3))
     T = X @ rng.normal(size=(3, 5)) + rng.standard_t(3, size=(200, 5))
     T[7, 0] += 1e5
     model = make(n_hidden=5).fit(X, T)
     assert not model.contaminated_
-    assert model.outlier_mask_[7]
-    assert np.argmax(model.outlier_scores_) == 7
+    assert np.argmax(model.cell_scores_) == 7 * 5
+    assert model.cell_mask_[7].tolist() == [True, False, False, False, False]
+    assert not model.outlier_mask_[7]  # the others of the row are right
 
 
 @slow

@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
+from gorelm.backends import inputs
 from gorelm.estimators import robust
-from gorelm.estimators._robust import judge, members, screen, search
+from gorelm.estimators._robust import cells, judge, members, screen, search
 from gorelm.estimators._robust.layers import Layer
 from gorelm.estimators._robust.task import EFFORTS
 
@@ -18,9 +19,17 @@ LAYER = re.compile(
 def test_defaults_are_those_that_were_chosen():
     page = PAGE.read_text()
     default = EFFORTS["default"]
-    steps = vars(robust) | vars(judge) | vars(members) | vars(screen) | vars(search)
+    steps = (
+        vars(inputs)
+        | vars(robust)
+        | vars(cells)
+        | vars(judge)
+        | vars(members)
+        | vars(screen)
+        | vars(search)
+    )
     constants = dict(re.findall(r"^  ([A-Z_]+) = (\S+): .* in use$", page, re.MULTILINE))
-    assert len(constants) == 6
+    assert len(constants) == 5
     assert {name: steps[name] for name in constants} == {
         name: float(value) for name, value in constants.items()
     }

@@ -12,14 +12,8 @@ from gorelm._compat import check_sample_weight
 from gorelm._features.scaling import Scaling, weighted_quantiles
 from gorelm._typing import Array, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold
-from gorelm.estimators._robust.judge import (
-    BY_CHANCE,
-    FARTHEST_TARGET,
-    OUTER_FENCE,
-    TWO_GROUPS,
-    log_sizes,
-    split_sizes,
-)
+from gorelm.estimators._robust.cells import OUTER_FENCE, TWO_GROUPS, split_sizes
+from gorelm.estimators._robust.judge import BY_CHANCE, FARTHEST_TARGET, log_sizes
 
 LEAST_ERROR = 1e-3  # interquartile ranges of the target: smaller errors count as usual
 

@@ -109,14 +109,25 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     members_ : list of RELMRegressor
         The fitted networks, on scaled inputs and targets.
     contaminated_ : bool
-        Whether the errors fell into two clear groups, so that rows were set aside.
+        Whether the errors of rows, or of a target's cells, fell into two clear groups, so that
+        those of the upper group were set aside.
     outlier_scores_ : ndarray of shape (n_samples,)
         Typical size e of each row's out-of-sample errors, in units of the targets' spread:
-        1 + e is the geometric mean of 1 + abs(error) over the targets (NaN where `cv` never tests).
+        1 + e is the geometric mean of 1 + abs(error) over the targets, without wrong cells of a row
+        that is right (NaN where `cv` never tests).
     outlier_threshold_ : float
         Scores above it are flagged.
     outlier_mask_ : ndarray of bool, shape (n_samples,)
-        The flagged rows; they had no part in the fit if `contaminated_`.
+        The flagged rows, most of whose targets are off; they had no part in the fit if
+        `contaminated_`.
+    cell_scores_ : ndarray of shape (n_samples, n_targets)
+        Absolute out-of-sample error of each cell, in units of the error that is usual for its
+        target at such a prediction and beside such errors of the row's other targets (NaN where
+        the cell is unknown or `cv` never tests).
+    cell_thresholds_ : ndarray of shape (n_targets,)
+        Scores above it are flagged.
+    cell_mask_ : ndarray of bool, shape (n_samples, n_targets)
+        The flagged cells, in flagged rows and in others; with one target ``outlier_mask_``.
     out_of_fold_ : ndarray of shape (n_samples,) or (n_samples, n_targets)
         What the networks, fitted without the row (or its fold), predict for each row, in the units
         of y (NaN where `cv` never tests). ``y - out_of_fold_`` tells which of a row's targets are
@@ -270,13 +281,16 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         judged = refined.judged
         expected = transforms.undo(judged.expected)
-        self.contaminated_ = found.screened.contaminated
+        self.contaminated_ = found.screened.dirty
         self.cv_results_ = _results(found.trials, task.rows.shape[1])
         self.out_of_fold_ = expected[:, 0] if self._one_target else expected
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
         self.outlier_mask_ = judged.flagged
-        self.target_spreads_ = spread_of(task, found.screened)
+        self.cell_scores_ = judged.cells.scores
+        self.cell_thresholds_ = judged.cells.thresholds
+        self.cell_mask_ = judged.cells.mask
+        self.target_spreads_ = spread_of(task)
         self._judging = found.screened.judging
         self._fitted_to = fingerprint(table.inputs), fingerprint(table.T)
         self.members_ = members

@@ -92,8 +92,8 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Names of the targets; y0, y1, ... where y had none.
     notes_ : list of str
         What was filled in, encoded, ignored or taken for missing, a sentence each.
-    outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, \
-target_transforms_, timings_
+    outlier_scores_, outlier_threshold_, outlier_mask_, cell_scores_, cell_thresholds_, \
+cell_mask_, out_of_fold_, contaminated_, target_transforms_, timings_
         Those of `regressor_`, where it has them.
     input_mask_ : ndarray of bool, shape (n_samples, n_features)
         The numbers that were filled in because the other columns contradict them, if `regressor_`
@@ -593,6 +593,9 @@ target_transforms_, timings_
     outlier_scores_ = property(attrgetter("regressor_.outlier_scores_"))
     outlier_threshold_ = property(attrgetter("regressor_.outlier_threshold_"))
     outlier_mask_ = property(attrgetter("regressor_.outlier_mask_"))
+    cell_scores_ = property(attrgetter("regressor_.cell_scores_"))
+    cell_thresholds_ = property(attrgetter("regressor_.cell_thresholds_"))
+    cell_mask_ = property(attrgetter("regressor_.cell_mask_"))
     out_of_fold_ = property(attrgetter("regressor_.out_of_fold_"))
     contaminated_ = property(attrgetter("regressor_.contaminated_"))
     cell_scores_ = property(attrgetter("regressor_.cell_scores_"))

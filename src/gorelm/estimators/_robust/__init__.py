@@ -4,8 +4,10 @@ In each step a row is judged by models that were not fitted to its target:
 
 1. *Screen* (`screen.py`). A few networks with a bounded loss, fitted to folds. If their out-of-fold
    errors, as the mean over the targets of log(1 + |error|), form two clear groups, the rows of the
-   upper group are set aside. If not, every row stays, and only the targets of rows far beyond all
-   others are moved towards their predictions.
+   upper group are set aside. If those of a target's cells in the other rows do, the cells of the
+   upper group become unknown (`cells.py`), as do single cells far beyond all others. Where no group
+   stands out and a bounded loss predicts clearly better than squares, the pull of all cells is
+   bounded.
 2. *Search* (`search.py`). Ridge paths of many hidden layers with few nodes, on the rows that stay
    (of many rows, on a sample), compared by leave-one-out. Layers whose nodes see few inputs are
    drawn again where their nodes explained most, as long as the score improves. The best few layers
@@ -21,6 +23,6 @@ Leave-one-out predictions have a closed form (`gorelm._solver.ridge`). Of more t
 rows, the members' predictions in step 3 are those of folds, whose fits are differences of sums over
 blocks of rows (`layers.py`): the hidden outputs H are never held whole.
 
-`benchmarks/defaults.py` chose the layers and the constants TWO_GROUPS, INNER_FENCE, FAR_FENCE,
-GROSS, FARTHEST_INPUT and MUCH_WORSE, on tables that no comparison uses; the others bound the cost.
+`benchmarks/defaults.py` chose the layers and the constants TWO_GROUPS, INNER_FENCE, GROSS,
+FARTHEST_INPUT and MUCH_WORSE, on tables that no comparison uses; the others bound the cost.
 """

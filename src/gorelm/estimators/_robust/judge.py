@@ -1,26 +1,33 @@
-"""Rows judged by predictions of fits without them."""
+"""Rows and cells judged by predictions of fits without them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.stats import binom
 
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
-from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
+from gorelm.diagnostics.outlier_scores import outlier_threshold
+from gorelm.estimators._robust.cells import (
+    OUTER_FENCE,
+    TWO_GROUPS,
+    JudgedCells,
+    judge_cells,
+    split_sizes,
+)
 from gorelm.estimators._robust.task import RobustTask
 
-# Share of the variance of the rows' mean log errors that two groups must explain to be two; a
-# normal distribution cut in two has 0.64.
-TWO_GROUPS = 0.75
 # Few rows often form two groups by chance: the models of the search must explain, of n rows,
 # TWO_GROUPS + BY_CHANCE / n.
 BY_CHANCE = 2.4
-OUTER_FENCE = 3.0  # Tukey's: which rows are flagged
-# In spreads of the targets. For the first split into two groups, larger errors count as this; in a
-# table of one group, no target with a smaller error is moved.
-GROSS = 10.0
+# Spreads of the target: in a table of one group, no cell with a smaller error is left out.
+FAR = 10.0
+# Share of the wrong cells in rows that are right, beside that of cells wrong independently: below,
+# rows are at fault, not cells.
+TOGETHER = 0.6
+HEAVY = 1.5  # usual errors, beyond which the pull of a cell does not grow where tails are heavy
 FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 
 
@@ -28,11 +35,19 @@ FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 class Screened:
     """Result of the screen."""
 
-    contaminated: bool  # whether the errors form two clear groups
+    contaminated: bool  # whether the errors of rows form two clear groups
+    groups: Mask  # (m,): whether those of a target's cells do
     kept: Mask  # rows that stay
+    wrong: Mask  # (n, m): cells that are left out, in rows that stay
+    heavy: Mask  # (m,): targets whose errors have heavy tails
+    T: Array  # to fit: NaN where wrong, brought nearer to the prediction where tails are heavy
     judging: Mask  # targets by whose errors rows are judged
-    T: Array  # to fit: as given, but for rows far beyond all others
     expected: Array  # predictions in the units of y
+
+    @property
+    def dirty(self) -> bool:
+        """Whether rows or cells are left out."""
+        return self.contaminated or bool(self.groups.any())
 
 
 @dataclass(frozen=True)
@@ -44,35 +59,101 @@ class Judged:
     threshold: float
     flagged: Mask
     kept: Mask  # rows that stay
-    two_groups: bool  # whether the errors form two clear groups
+    two_groups: bool  # whether the errors of rows form two clear groups
+    cells: JudgedCells
+    wrong: Mask  # (n, m): cells that are left out, in rows that stay
+    T: Array  # to fit, as in `Screened`
 
 
 def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
-    """Judge all rows by their errors, in spreads of the targets."""
-    T, w = task.T, task.w
+    """Judge all rows by their errors, in spreads of the targets, and all cells."""
+    T, w, judging, groups = task.T, task.w, screened.judging, screened.groups
     tested = task.tested & ~np.isnan(expected).any(axis=1)
-    spread = Scaling.fit("robust", screened.T[task.usable], w[task.usable]).scale
-    judging = screened.judging if screened.judging.any() else slice(None)
+    spread = Scaling.fit("robust", T[task.usable], w[task.usable]).scale
     with np.errstate(over="ignore"):
         errors = np.clip((expected - T) / spread, -FARTHEST_TARGET, FARTHEST_TARGET)
-    sizes = log_sizes(errors[:, judging])
+    errors[~tested] = np.nan
     by = tested & task.usable
-    threshold, explained = split_sizes(sizes[by], w[by])
-    if not screened.contaminated:
-        threshold = outlier_threshold(sizes[by], w[by], whisker=OUTER_FENCE)
-    flagged = tested & task.doubted & (sizes > threshold)
+
+    def cells_by(rows: Mask, groups: Mask) -> JudgedCells:
+        weights = np.where(rows, w, 0.0)
+        found = judge_cells(
+            errors,
+            weights,
+            expected / spread,
+            special=~judging,
+            groups=groups,
+            local=T.shape[1] > 1,  # with one target, rows and cells have the same scale
+        )
+        return replace(found, mask=found.mask & task.doubted[:, None])
+
+    # If wrong rows were not known, cells would be off in as many rows.
+    of_all = cells_by(by, judging if screened.contaminated else screened.groups)
+    if T.shape[1] == 1:
+        cells, scores = of_all, np.abs(errors[:, 0])
+        threshold = float(of_all.thresholds[0] * of_all.usual[0, 0])
+        explained = float(of_all.explained[0])
+        flagged = of_all.mask[:, 0]
+    else:
+        rowwise = judging if judging.any() else slice(None)
+        sizes = log_sizes(errors[:, rowwise])
+        threshold, explained = split_sizes(sizes[by], w[by])
+        if not screened.contaminated:
+            threshold = outlier_threshold(sizes[by], w[by], whisker=OUTER_FENCE)
+        # A row most of whose targets are right is judged by these.
+        off, known = of_all.mask & judging, ~np.isnan(errors) & judging
+        right = off.any(axis=1) & (2 * off.sum(axis=1) <= known.sum(axis=1))
+        if screened.contaminated and _together(off[by], known[by], right[by]):
+            # Wrong rows alone, with some targets near those expected.
+            right[:], groups = False, np.zeros_like(groups)
+        sizes = np.where(right, log_sizes(np.where(off, np.nan, errors)[:, rowwise]), sizes)
+        flagged = tested & task.doubted & (sizes > threshold)
+        scores, threshold = np.expm1(sizes), float(np.expm1(threshold))
+        cells = of_all
+        if screened.contaminated:
+            cells = cells_by(by & ~flagged, groups)
+            cells = replace(cells, mask=cells.mask | of_all.mask & flagged[:, None])
+    kept = task.usable & ~(flagged & screened.dirty)
+    wrong = _left_out(task, cells.mask & (groups | (np.abs(errors) > FAR)), kept)
+    heavy = screened.heavy & (not screened.dirty)
+    excess = errors - np.clip(errors, -HEAVY * cells.usual, HEAVY * cells.usual)
+    to_fit = np.where(
+        heavy & (by & task.doubted)[:, None] & ~np.isnan(excess), T + excess * spread, T
+    )
     return Judged(
         expected=np.where(tested[:, None], expected, np.nan),
-        scores=np.where(tested, np.expm1(sizes), np.nan),
-        threshold=float(np.expm1(threshold)),
+        scores=np.where(tested, scores, np.nan),
+        threshold=threshold,
         flagged=flagged,
-        kept=task.usable & ~flagged if screened.contaminated else screened.kept,
-        two_groups=explained >= least_explained(task),
+        kept=kept,
+        two_groups=bool(explained >= least_explained(task)),
+        cells=cells,
+        wrong=wrong,
+        T=np.where(wrong, np.nan, to_fit),
     )
 
 
-def least_explained(task: RobustTask) -> float:
-    """Return the share of variance that two groups of rows must explain to be two in the end.
+def _together(off: Mask, known: Mask, right: Mask) -> bool:
+    """Whether wrong cells are in the same rows more than if they were independent."""
+    if not off.any():
+        return False
+    n_targets = int(np.median(known.sum(axis=1)))
+    others = binom(max(n_targets - 1, 0), off.sum() / known.sum())
+    independent = float(others.cdf(n_targets // 2 - 1))
+    return bool(off[right].sum() < TOGETHER * independent * off.sum())
+
+
+def _left_out(task: RobustTask, wrong: Mask, kept: Mask) -> Mask:
+    """Return the wrong cells of rows that stay, but for targets of which none would be left."""
+    wrong = wrong & kept[:, None]
+    some_left = (~wrong & ~np.isnan(task.T) & kept[:, None]).any(axis=0)
+    return wrong & some_left
+
+
+def least_explained(task: RobustTask, n_targets: int = 1) -> float:
+    """Return the share of variance that two groups must explain to be two in the end.
+
+    For groups of cells, half of that share is the mean over so many targets.
 
     Of equal rows only one counts, so that a weight of 2 is the row twice.
     """
@@ -80,7 +161,7 @@ def least_explained(task: RobustTask) -> float:
     if n <= task.effort.search_rows:
         X = task.rows.take(np.flatnonzero(task.usable))
         n = len(np.unique(np.column_stack([X, task.T[task.usable]]), axis=0))
-    return TWO_GROUPS + BY_CHANCE / n
+    return TWO_GROUPS + BY_CHANCE / n * 2.0 / (1 + n_targets)
 
 
 def log_sizes(errors: Array) -> Array:
@@ -88,15 +169,3 @@ def log_sizes(errors: Array) -> Array:
     known = ~np.isnan(errors)
     logs = np.log1p(np.abs(np.nan_to_num(errors)))
     return np.asarray(logs.sum(axis=1) / np.maximum(known.sum(axis=1), 1))
-
-
-def split_sizes(sizes: Array, w: Array) -> tuple[float, float]:
-    """Split as `split_in_two` does, first with gross errors shortened, then as they are.
-
-    One row that is off by 1e6 is a group of its own, beside which all other wrong rows look right.
-    """
-    for limit in (np.log1p(GROSS), np.inf):
-        threshold, explained = split_in_two(np.minimum(sizes, limit), w)
-        if explained >= TWO_GROUPS:
-            break
-    return threshold, explained

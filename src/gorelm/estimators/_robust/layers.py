@@ -28,6 +28,7 @@ from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import Fold
 
 PATH = 2.0 ** -np.arange(0, 45, 2.0)  # penalties in units of the squared norm of H
+FILLINGS = 5  # rounds of predictions of unknown cells
 GUIDING = 2.0  # times the best layer's squared error: what nodes beyond explain guides no draw
 FOLDS_OF_MANY = 4  # for more rows than are searched
 MOST_SUMS = 5  # folds whose H'H are held at a time
@@ -171,7 +172,7 @@ def compare(
     H, omega, kept = with_constant(hidden, part.X), np.sqrt(part.w)[:, None], part.kept
     if part.folds is None:
         path = RidgePath(omega[kept] * H[kept], PATH)
-        T = omega[kept] * part.filled[kept]
+        T = _filled_in(part, path)
         if part.sketch is None:
             errors = path.errors(T)
             known = ~np.isnan(part.T[kept])
@@ -195,6 +196,22 @@ def compare(
         coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[best])
         predicted = np.asarray(of_folds[:, best])
     return Trial(layer, hidden, guide, best, float(squares[best]), predicted, coef)
+
+
+def _filled_in(part: Part, path: RidgePath) -> Array:
+    """Return the kept rows' targets, times the roots of their weights, without gaps.
+
+    What is unknown is predicted by the layer itself, without the row; the predictions of a few
+    rounds come near those of regressions on the known cells alone.
+    """
+    kept, omega = part.kept, np.sqrt(part.w)[part.kept][:, None]
+    T, unknown = omega * part.filled[kept], np.isnan(part.T[kept])
+    if not unknown.any():
+        return np.asarray(T)
+    best = int(np.argmin(part.mean_squares(path.left_out(T) / omega[:, None], kept)))
+    for _ in range(FILLINGS):
+        T = np.where(unknown, T - path.errors(T, slice(best, best + 1))[:, 0], T)
+    return np.asarray(T)
 
 
 def _by_folds(part: Part, H: Array, omega: Array) -> Array:

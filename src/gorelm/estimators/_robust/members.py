@@ -30,7 +30,7 @@ from gorelm.estimators._robust.layers import (
     lam_for_more,
     pooled_guides,
 )
-from gorelm.estimators._robust.search import FEW_CHANGES, Found, best_of, filling_of
+from gorelm.estimators._robust.search import Found, best_of, changed, filling_of
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.estimators.batch import RELMRegressor
 
@@ -56,15 +56,17 @@ def refine(task: RobustTask, found: Found) -> Refined:
     """Give the best layers all their nodes and all rows, and judge all rows once more."""
     screened, every = found.screened, np.arange(len(task.T))
     filling, kept = filling_of(found.judged, screened), found.judged.kept
-    part, scaling = task.part(screened.T, filling, kept, every)
+    part, scaling = task.part(found.judged.T, filling, kept, every)
     if task.many:
         some = task.sample(task.effort.middle_rows)
-        trials = _grown_by_sums(task, found, task.part(screened.T, filling, kept, some)[0], part)
+        trials = _grown_by_sums(
+            task, found, task.part(found.judged.T, filling, kept, some)[0], part
+        )
     else:
         trials = _grown(task, found, part)
     members, judged = _members(task, screened, scaling, trials)
-    if screened.contaminated and (judged.kept != kept).mean() > FEW_CHANGES:
-        part, scaling = task.part(screened.T, filling_of(judged, screened), judged.kept, every)
+    if screened.dirty and changed(judged, kept, found.judged.wrong):
+        part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, every)
         trials = [_fitted_again(task, part, member) for member in members]
         members, judged = _members(task, screened, scaling, trials)
     return Refined(members, part, scaling, judged)
@@ -164,9 +166,11 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
     """Fit the members to all rows that stay."""
     part, judged = refined.part, refined.judged
     kept, omega = judged.kept, np.sqrt(part.w)
-    target = part.filled
-    if screened.contaminated:
-        bounded = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
+    expected = refined.scaling.dense(judged.expected)
+    T = refined.scaling.dense(judged.T)
+    target = np.where(np.isnan(T), np.where(np.isnan(expected), part.filled, expected), T)
+    if screened.dirty:
+        bounded = bounded_targets(target, part.w, expected, kept)
         target = np.where(task.doubted[:, None], bounded, target)
 
     def fitted(trial: Trial) -> list[RELMRegressor]:
@@ -190,15 +194,15 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
     return [member for members in of_trials for member in members]
 
 
-def bounded_targets(part: Part, predicted: Array, kept: Mask) -> Array:
+def bounded_targets(target: Array, w: Array, predicted: Array, kept: Mask) -> Array:
     """Return the targets, none of those kept beyond a fence around its prediction."""
     tested = kept & ~np.isnan(predicted).any(axis=1)
-    errors = np.where(tested[:, None], part.filled - predicted, 0.0)
+    errors = np.where(tested[:, None], target - predicted, 0.0)
     sizes = np.sqrt(np.einsum("nm,nm->n", errors, errors))
-    fence = outlier_threshold(sizes[tested], part.w[tested], whisker=INNER_FENCE)
+    fence = outlier_threshold(sizes[tested], w[tested], whisker=INNER_FENCE)
     beyond = tested & (sizes > fence)
     shorter = np.where(beyond, fence / np.maximum(sizes, 1e-300), 1.0)[:, None]
-    return np.where(beyond[:, None], np.nan_to_num(predicted) + shorter * errors, part.filled)
+    return np.where(beyond[:, None], np.nan_to_num(predicted) + shorter * errors, target)
 
 
 def _as_estimators(task: RobustTask, trial: Trial, coef: Array, unit: float) -> list[RELMRegressor]:

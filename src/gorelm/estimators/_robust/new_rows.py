@@ -6,14 +6,14 @@ import numpy as np
 
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
-from gorelm.estimators._robust.judge import FARTHEST_TARGET, Screened, log_sizes
+from gorelm.estimators._robust.judge import FARTHEST_TARGET, log_sizes
 from gorelm.estimators._robust.task import RobustTask
 
 
-def spread_of(task: RobustTask, screened: Screened) -> Array:
+def spread_of(task: RobustTask) -> Array:
     """Return the robust spread of every target, in which errors of the fit were measured."""
     usable = task.usable
-    return Scaling.fit("robust", screened.T[usable], task.w[usable]).scale
+    return Scaling.fit("robust", task.T[usable], task.w[usable]).scale
 
 
 def row_scores(expected: Array, T: Array, spread: Array, judging: Mask) -> Array:

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import RidgePath
-from gorelm._typing import Array, Indices
+from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import with_constant
-from gorelm.diagnostics.outlier_scores import outlier_threshold
-from gorelm.estimators._prepare import row_scores
-from gorelm.estimators._robust.judge import (
-    FARTHEST_TARGET,
-    GROSS,
-    OUTER_FENCE,
-    TWO_GROUPS,
-    Screened,
-    log_sizes,
-    split_sizes,
-)
-from gorelm.estimators._robust.layers import Layer, sketch_of
+from gorelm.estimators._robust.cells import RARE, TWO_GROUPS, has_spread, split_sizes
+from gorelm.estimators._robust.judge import FARTHEST_TARGET, Screened, judge, log_sizes
+from gorelm.estimators._robust.layers import MANY_TARGETS, Layer
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.selection import Fold
 
-FAR_FENCE = 10.0  # beyond it the targets of even a single row are moved, to the outer fence
 SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared norm of H
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
+CHOOSING_FOLDS = 2  # of them, by which a layer is chosen
 SCREEN_ROWS = 5000  # of more rows, a sample is screened by folds, and predicts the others
+HEAVIER = 8.0 ** np.arange(4)  # times the penalty, for squared errors
+CUT_OFF, CLEARLY = 5.0, 0.9  # median errors; what a bounded loss must lower the squares to
 SCREEN_CLIP = 3.0  # spreads, of the targets that the bounded loss starts from
 SCREEN_LAYERS = (
     Layer("multiquadric", 2.0, False),
@@ -39,69 +32,99 @@ SCREEN_LAYERS = (
 
 
 def screen(task: RobustTask) -> Screened:
-    """Set rows aside whose targets no model explains, or move the targets of a few far rows."""
+    """Set rows and cells aside that no model explains."""
     T, w, usable = task.T, task.w, task.usable
     scaling = Scaling.fit("robust", T[usable], w[usable])
-    # A target whose middle half is one value has no spread to judge an error by (the rows off
+    # A target whose middle half is one value has no spread to judge a row by (the rows off
     # that value would all be outliers), and two or three values are labels.
     judging = np.array([has_spread(column[usable]) for column in T.T])
-    expected = np.broadcast_to(scaling.centre, T.shape).copy()
-    if not judging.any():
-        return Screened(False, usable, judging, T, expected)
-    scaled = scaling.dense(T)[:, judging]
+    scaled = scaling.dense(T)
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
-    predicted = bounded_predictions(task, near)
-    expected[:, judging] += np.nan_to_num(predicted) * scaling.scale[judging]
-    errors = predicted - scaled
+    predicted, heavy = _predictions(task, near, ~judging)
     tested = usable & task.tested
-    sizes = log_sizes(errors)
-    threshold, explained = split_sizes(sizes[tested], w[tested])
-    if explained >= TWO_GROUPS:
-        kept = usable & ~(tested & task.doubted & (sizes > threshold))
-        return Screened(True, kept, judging, T, expected)
-    norms = row_scores(np.nan_to_num(errors), errors)
-    # Where errors are tiny, many times their spread is still no reason to doubt a row.
-    far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
-    fence = outlier_threshold(norms[tested], w[tested], whisker=OUTER_FENCE)
-    beyond = tested & task.doubted & (norms > far)
-    excess = np.where(beyond, 1.0 - fence / np.maximum(norms, 1e-100), 0.0)
-    T = T.copy()
-    T[:, judging] += excess[:, None] * np.nan_to_num(errors) * scaling.scale[judging]
-    return Screened(False, usable, judging, T, expected)
+    errors = np.where(tested[:, None], predicted - scaled, np.nan)
+    expected = scaling.undo(np.nan_to_num(predicted))
+    nothing = np.zeros(T.shape, dtype=bool)
+    screened = Screened(False, nothing[0], usable, nothing, heavy, T, judging, expected)
+    if judging.any():
+        sizes = log_sizes(errors[:, judging])
+        explained = split_sizes(sizes[tested], w[tested])[1]
+        screened = replace(screened, contaminated=explained >= TWO_GROUPS)
+    if T.shape[1] > 1:  # groups of cells in rows that are right
+        cells = judge(task, screened, expected).cells
+        screened = replace(screened, groups=cells.explained >= TWO_GROUPS)
+    return judged_by_screen(task, screened)
+
+
+def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
+    """Return the screen with the rows and cells left out that its predictions tell."""
+    judged = judge(task, screened, screened.expected)
+    return replace(screened, kept=judged.kept, wrong=judged.wrong, T=judged.T)
+
+
+def _predictions(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Mask]:
+    """Return bounded predictions, and which targets they predict clearly better than squares do."""
+    predicted, rows, H, lam = _bounded(task, T, special)
+    return predicted, _heavy(task, rows, H, T[rows], predicted[rows], lam) & ~special
 
 
 def bounded_predictions(task: RobustTask, T: Array) -> Array:
     """Return predictions of every row by a network with a bounded loss that did not see it."""
+    return _bounded(task, T, np.zeros(T.shape[1], dtype=bool))[0]
+
+
+def _bounded(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Indices, Array, float]:
+    """Return these, the rows whose folds were fitted, their hidden outputs and the penalty."""
     nodes = min(SCREEN_NODES, task.n_hidden or SCREEN_NODES)
-    layer, lam = _screen_layer(task, T, nodes)
+    layer, lam = _screen_layer(task, T, nodes, special)
+    level = levels_of(special)
     rows = task.sample(SCREEN_ROWS)
     X = task.rows.take(rows)
     hidden = layer.draw(nodes, task.seed, X, None, task.w[rows])
     H = with_constant(hidden, X)
     predicted: Array = np.empty(T.shape)
     if len(rows) < len(T):
-        coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam])).coefs()[:, 0]
+        coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam]), level).coefs()[:, 0]
         every = np.arange(len(T))
         (predicted,) = task.rows.outputs(hidden, [every], [coef], task.n_threads)
-    predicted[rows] = bounded_by_folds(task, rows, H, T[rows], np.array([lam]))[:, 0]
-    return predicted
+    predicted[rows] = bounded_by_folds(task, rows, H, T[rows], np.array([lam]), level)[:, 0]
+    return predicted, rows, H, lam
 
 
-def _screen_layer(task: RobustTask, T: Array, nodes: int) -> tuple[Layer, float]:
+def _heavy(task: RobustTask, rows: Indices, H: Array, T: Array, bounded: Array, lam: float) -> Mask:
+    """Return the targets that the bounded loss predicts clearly better than the square.
+
+    Squared errors get heavier penalties to choose from, too. Both are compared by the mean of
+    errors that are cut off, so that no outlier decides.
+    """
+    lams, level = lam * HEAVIER, np.ones(T.shape[1])
+    squared = bounded_by_folds(task, rows, H, T, lams, level)
+    errors = np.abs(np.concatenate([bounded[:, None], squared], axis=1) - T[:, None])
+    w = np.where(task.usable[rows][:, None] & ~np.isnan(errors).any(axis=1), task.w[rows, None], 0)
+    errors = np.nan_to_num(errors)
+    cut = CUT_OFF * quantiles_of_columns(errors[:, :1], w, np.full(T.shape[1], 0.5))
+    losses = np.einsum("npm,nm->pm", np.minimum(errors, cut) ** 2, w)
+    ratios = np.log(np.maximum(losses[0], 1e-300) / np.maximum(losses[1:].min(axis=0), 1e-300))
+    return np.asarray((ratios + ratios.mean()) / 2 < np.log(CLEARLY))  # as for groups of cells
+
+
+def _screen_layer(task: RobustTask, T: Array, nodes: int, special: Mask) -> tuple[Layer, float]:
     """Return the layer and the penalty whose bounded fits predict some rows best."""
     rows = task.sample(max(task.effort.search_rows // 2, 2))
-    sketch = sketch_of(T.shape[1], task.seed)
-    T = T[rows] if sketch is None else np.nan_to_num(T[rows]) @ sketch
+    some = _some_targets(T[rows], special, task.seed)
+    T, level = T[rows][:, some], levels_of(special[some])
     X = task.rows.take(rows)
+    # Leave-one-out would choose layers that follow wrong cells: the pseudo-observations of a row's
+    # neighbours depend on its own.
+    n_folds = CHOOSING_FOLDS if task.folds is None else None
 
     def losses(layer: Layer) -> Array:
         hidden = layer.draw(nodes, task.seed, X, None, task.w[rows])
         H = with_constant(hidden, X)
-        predicted = bounded_left_out(task, rows, H, T)
+        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level, n_folds)
         scored = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
         errors = np.nan_to_num(predicted[scored] - T[scored][:, None])
-        norms = np.sqrt(np.einsum("npm,npm->np", errors, errors))
-        return np.asarray(task.w[rows][scored] @ norms)
+        return np.asarray(task.w[rows][scored] @ np.abs(errors).sum(axis=2))
 
     table = np.array(task.each(losses, SCREEN_LAYERS, "screening rows"))
     best, lam = np.unravel_index(np.argmin(table), table.shape)
@@ -127,33 +150,27 @@ def _screen_folds(task: RobustTask, rows: Indices) -> Sequence[Fold]:
     ]
 
 
-def bounded_left_out(task: RobustTask, rows: Indices, H: Array, T: Array) -> Array:
-    """Return predictions of some rows, (n, P, m), at every penalty of the screen.
+def bounded_by_folds(
+    task: RobustTask,
+    rows: Indices,
+    H: Array,
+    T: Array,
+    lams: Array,
+    level: Array,
+    n_folds: int | None = None,
+) -> Array:
+    """Return predictions of some rows, (n, P, m), by bounded fits without their fold.
 
-    By bounded fits without the row's fold where folds are given, else by leave-one-out. The latter
-    needs one decomposition, but the other rows' pseudo-observations depend a little on the row left
-    out: good enough to compare layers, not to judge the row.
+    Only the first `n_folds` are predicted, the others are NaN.
     """
-    if task.folds is not None:
-        return bounded_by_folds(task, rows, H, T, SCREEN_PATH)
-    usable = task.usable[rows]
-    predicted = np.full((len(H), len(SCREEN_PATH), T.shape[1]), np.nan)
-    predicted[usable] = bounded_fit(
-        H[usable], T[usable], task.w[rows][usable], SCREEN_PATH
-    ).left_out
-    return predicted
-
-
-def bounded_by_folds(task: RobustTask, rows: Indices, H: Array, T: Array, lams: Array) -> Array:
-    """Return predictions of some rows, (n, P, m), by bounded fits without their fold."""
     predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
-    for fold in _screen_folds(task, rows):
+    for fold in _screen_folds(task, rows)[:n_folds]:
         train = fold.train[task.usable[rows[fold.train]]]
         if task.folds is not None and np.isnan(T[train]).all(axis=0).any():
             raise ValueError(
                 "a target is unknown in all training rows of a fold; use fewer folds or other ones"
             )
-        coefs = bounded_fit(H[train], T[train], task.w[rows[train]], lams).coefs()
+        coefs = bounded_fit(H[train], T[train], task.w[rows[train]], lams, level).coefs()
         outputs = H[fold.test] @ coefs.reshape(len(coefs), -1)
         predicted[fold.test] = outputs.reshape(-1, *coefs.shape[1:])
     return predicted
@@ -161,7 +178,7 @@ def bounded_by_folds(task: RobustTask, rows: Indices, H: Array, T: Array, lams: 
 
 @dataclass(frozen=True)
 class BoundedFit:
-    """Regressions on which every row has a bounded pull."""
+    """Regressions on which every cell has a bounded pull."""
 
     left_out: Array  # (n, P, m): predictions without the row
     path: RidgePath
@@ -172,39 +189,53 @@ class BoundedFit:
         return self.path.coefs(self.pseudo)
 
 
-def bounded_fit(H: Array, T: Array, w: Array, lams: Array) -> BoundedFit:
-    r"""Fit output weights on which every row has a bounded pull, at every penalty.
+def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> BoundedFit:
+    r"""Fit output weights on which every cell has a bounded pull, at every penalty.
 
-    Huber's loss of the norm of a row's error, by pseudo-observations: ridge regressions of
+    Huber's loss of the error of each cell, by pseudo-observations: ridge regressions of
 
-    .. math:: t_i^* = p_i + \min(1, \delta / \|t_i - p_i\|)\,(t_i - p_i)
+    .. math:: t_{ij}^* = p_{ij} + \min(1, \delta_j / |t_{ij} - p_{ij}|)\,(t_{ij} - p_{ij})
 
-    :math:`p_i` being the leave-one-out prediction of the last regression and :math:`\delta` the
-    median norm. All of them share one decomposition of H.
+    :math:`p_{ij}` being the leave-one-out prediction of the last regression and :math:`\delta_j`
+    a quantile of the target's errors. All of them share one decomposition of H.
     """
     omega, known = np.sqrt(w)[:, None], ~np.isnan(T)
     path = RidgePath(omega * H, lams)
     T = np.nan_to_num(T)
     predicted = path.left_out(omega * np.clip(T, -SCREEN_CLIP, SCREEN_CLIP)) / omega[:, None]
+    weights = np.where(known, w[:, None], 0.0)
     for _ in range(SCREEN_STEPS):
         errors = np.where(known[:, None], T[:, None] - predicted, 0.0)
-        sizes = np.sqrt(np.einsum("npm,npm->np", errors, errors))
-        delta = _medians(sizes, w)
-        shorter = np.minimum(1.0, delta / np.maximum(sizes, 1e-300))
-        pseudo = omega[:, None] * (predicted + shorter[:, :, None] * errors)
+        delta = quantiles_of_columns(np.abs(errors), weights, level)
+        pseudo = omega[:, None] * (predicted + np.clip(errors, -delta, delta))
         predicted = path.left_out(pseudo) / omega[:, None]
     return BoundedFit(predicted, path, pseudo)
 
 
-def _medians(columns: Array, w: Array) -> Array:
-    """Return the weighted median of every column, as `weighted_quantiles` does."""
-    order = np.argsort(columns, axis=0)
-    below = np.cumsum(w[order], axis=0)
-    at = np.argmax(below >= below[-1] / 2, axis=0)
-    return np.asarray(np.take_along_axis(columns, order, axis=0)[at, np.arange(columns.shape[1])])
+def quantiles_of_columns(values: Array, w: Array, level: Array) -> Array:
+    """Return quantiles (P, m) of values (n, P, m) with weights (n, m), at the level of each m."""
+    order = np.argsort(values, axis=0, kind="stable")
+    weights = np.take_along_axis(np.broadcast_to(w[:, None], values.shape), order, axis=0)
+    reached = np.cumsum(weights, axis=0)
+    first = np.argmax(reached >= level * reached[-1] * (1.0 - 1e-12), axis=0)
+    return np.asarray(
+        np.take_along_axis(np.take_along_axis(values, order, axis=0), first[None], axis=0)[0]
+    )
 
 
-def has_spread(column: Array) -> bool:
-    known = column[~np.isnan(column)]
-    low, high = np.quantile(known, [0.25, 0.75])
-    return bool(high > low) and len(np.unique(known)) > 3
+def levels_of(special: Mask) -> Array:
+    """Return the quantile of each target's errors beyond which the pull does not grow.
+
+    The median of a target that is mostly one value is no prediction.
+    """
+    return np.where(special, RARE, 0.5)
+
+
+def _some_targets(T: Array, special: Mask, seed: int) -> Indices:
+    """Return the targets by which layers are compared: all, or a random few of many."""
+    known = np.flatnonzero(~np.isnan(T).all(axis=0))
+    ordinary = known[~special[known]]
+    known = ordinary if len(ordinary) else known
+    if len(known) <= MANY_TARGETS:
+        return known
+    return np.sort(np.random.default_rng(seed).choice(known, MANY_TARGETS, replace=False))

@@ -9,16 +9,16 @@ import numpy as np
 
 from gorelm._features.guide import SubsetGuide
 from gorelm._features.scaling import Scaling
-from gorelm._typing import Array, Indices
+from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import with_constant
+from gorelm.estimators._robust.cells import TWO_GROUPS, split_cells, split_sizes
 from gorelm.estimators._robust.judge import (
     FARTHEST_TARGET,
-    TWO_GROUPS,
     Judged,
     Screened,
     judge,
+    least_explained,
     log_sizes,
-    split_sizes,
 )
 from gorelm.estimators._robust.layers import (
     Layer,
@@ -27,7 +27,13 @@ from gorelm.estimators._robust.layers import (
     compare,
     pooled_guides,
 )
-from gorelm.estimators._robust.screen import bounded_left_out
+from gorelm.estimators._robust.screen import (
+    CHOOSING_FOLDS,
+    SCREEN_PATH,
+    bounded_by_folds,
+    judged_by_screen,
+    levels_of,
+)
 from gorelm.estimators._robust.task import RobustTask
 
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
@@ -73,18 +79,25 @@ class Found:
     judged: Judged
 
 
-def search(task: RobustTask, screened: Screened) -> Found:
-    """Compare the layers on the rows that stay and judge all rows; again if many changed sides."""
+def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found:
+    """Compare the layers on what stays and judge all rows and cells; again if many changed sides.
+
+    Unless `sure`, the groups that the screen saw must be seen by better models, too.
+    """
     rows = task.sample(task.effort.search_rows)
     part, scaling = task.part(screened.T, screened.expected, screened.kept, rows)
     trials = compare_layers(task, part)
     judged = _judge_by(task, screened, scaling, trials, rows)
-    if screened.contaminated and not (judged.two_groups and confirmed(task, screened, trials)):
-        # Better models explain the rows that the screen set aside. (Never the other way round: the
-        # errors of good models have long tails, and rows set aside for them seem wrong ever after.)
-        return search(task, replace(screened, contaminated=False, kept=task.usable))
-    if screened.contaminated and (judged.kept != screened.kept).mean() > FEW_CHANGES:
-        part, scaling = task.part(screened.T, filling_of(judged, screened), judged.kept, rows)
+    if screened.dirty and not sure:
+        contaminated, groups = _still_two(task, screened, judged, trials)
+        if contaminated is not screened.contaminated or (groups != screened.groups).any():
+            # Better models explain what the screen set aside. (Never the other way round: the
+            # errors of good models have long tails, and rows set aside for them seem wrong ever
+            # after.)
+            fewer = replace(screened, contaminated=contaminated, groups=groups)
+            return search(task, judged_by_screen(task, fewer), sure=True)
+    if screened.dirty and changed(judged, screened.kept, screened.wrong):
+        part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
         again = task.each(
             lambda t: compare(part, t.layer, t.hidden, t.guide), best, "searching again"
@@ -95,26 +108,54 @@ def search(task: RobustTask, screened: Screened) -> Found:
     return Found(screened, trials, part, judged)
 
 
-def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> bool:
-    """Whether bounded fits of the best layers to all rows see two groups, too.
+def changed(judged: Judged, kept: Mask, wrong: Mask) -> bool:
+    """Whether many rows or cells changed sides, or many cells can be filled in better."""
+    sides = (judged.wrong ^ wrong) | (judged.kept ^ kept)[:, None]
+    filled = judged.wrong & judged.kept[:, None]
+    return bool(max(sides.mean(), filled.mean()) > FEW_CHANGES)
+
+
+def _still_two(
+    task: RobustTask, screened: Screened, judged: Judged, trials: Sequence[Trial]
+) -> tuple[bool, Mask]:
+    """Return whether the errors of rows, and of each target's cells, are still two groups."""
+    least = least_explained(task, int(screened.judging.sum()))
+    contaminated = screened.contaminated and judged.two_groups
+    groups = screened.groups & (judged.cells.explained >= least)
+    if contaminated or groups.any():
+        of_rows, of_cells = confirmed(task, screened, trials)
+        contaminated, groups = contaminated and of_rows, groups & of_cells
+    return contaminated, groups
+
+
+def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> tuple[bool, Mask]:
+    """Whether bounded fits of the best layers to all rows see two groups of rows, of cells, too.
 
     Rows of a region of the inputs that the screen's layers cannot follow form a group as well, and
     no model explains them once they are all set aside. Wrong rows do not explain each other.
     """
-    rows = task.sample(2 * task.effort.search_rows)
+    rows, judging = task.sample(2 * task.effort.search_rows), screened.judging
     scaling = Scaling.fit("robust", task.T[task.usable], task.w[task.usable])
-    T = scaling.dense(task.T[rows])[:, screened.judging]
+    T = scaling.dense(task.T[rows])[:, judging]
     T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
-    X, w = task.rows.take(rows), task.w[rows]
+    X, w, level = task.rows.take(rows), task.w[rows], levels_of(~judging[judging])
 
-    def explained(trial: Trial) -> float:
-        predicted = bounded_left_out(task, rows, with_constant(trial.hidden, X), T)
+    n_folds = CHOOSING_FOLDS if task.folds is None else None
+
+    def explained(trial: Trial) -> Array:
+        H = with_constant(trial.hidden, X)
+        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level, n_folds)
         errors, tested = predicted - T[:, None], ~np.isnan(predicted[:, 0, 0])
-        norms = np.linalg.norm(np.nan_to_num(errors[tested]), axis=2)
-        sizes = log_sizes(errors[:, int(np.argmin(w[tested] @ norms))])
-        return split_sizes(sizes[tested], w[tested])[1]
+        total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)
+        best = errors[:, int(np.argmin(total))]
+        of_rows = split_sizes(log_sizes(best)[tested], w[tested])[1]
+        right, every = tested & screened.kept[rows], np.ones(best.shape[1], dtype=bool)
+        return np.array([of_rows, *split_cells(best, np.where(right, w, 0.0), every)[1]])
 
-    return bool(min(task.each(explained, trials[:CONFIRMING], "confirming")) >= TWO_GROUPS)
+    of_rows, *of_each = np.min(task.each(explained, trials[:CONFIRMING], "confirming"), axis=0)
+    of_cells = np.zeros(len(judging), dtype=bool)
+    of_cells[judging] = np.array(of_each) >= TWO_GROUPS
+    return bool(of_rows >= TWO_GROUPS), of_cells
 
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:

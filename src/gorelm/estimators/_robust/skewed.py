@@ -24,8 +24,9 @@ import numpy as np
 from gorelm._features.scaling import Scaling, weighted_quantiles
 from gorelm._features.transforms import TRANSFORMS, TargetTransforms
 from gorelm._typing import Array
+from gorelm.estimators._robust.cells import has_spread
 from gorelm.estimators._robust.judge import FARTHEST_TARGET
-from gorelm.estimators._robust.screen import bounded_predictions, has_spread
+from gorelm.estimators._robust.screen import bounded_predictions
 from gorelm.estimators._robust.task import RobustTask
 
 SKEWED = 0.2

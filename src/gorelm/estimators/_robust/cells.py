@@ -1,0 +1,259 @@
+r"""Cells judged by out-of-sample errors: pure functions over arrays.
+
+The error :math:`e_{ij}` of row i and target j is compared with the error that is *usual* for its
+target at such a prediction,
+
+.. math:: s_{ij} = \frac{\operatorname{med}_i |e_{ij}|}{0.6745}\, g_j(p_{ij}),
+
+:math:`g_j` being a quadratic regression of log |error| on the prediction where that explains a
+clear share of the errors' sizes (else 1). Of :math:`z_{ij} = e_{ij} / s_{ij}` is then taken what
+the row's other errors do not explain,
+
+.. math:: \operatorname{score}_{ij} =
+    \min_\psi \frac{|z_{ij} - \sum_{k \ne j} B_{kj}\, \psi(z_{ik})|}{\sigma_j},
+
+for the targets whose usual error that lowers (else :math:`|z_{ij}|`). :math:`\psi(z)` is z, or 0
+where z is large: a wrong cell says nothing about the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gorelm._features.scaling import Scaling
+from gorelm._typing import Array, Mask
+from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
+
+# Share of the variance of log errors that two groups must explain to be two; a normal distribution
+# cut in two has 0.64.
+TWO_GROUPS = 0.75
+OUTER_FENCE = 3.0  # Tukey's: which rows and cells are flagged
+FARTHEST_SCORE = 100.0  # larger ones count as this
+FEW_ERRORS = 4.0  # usual errors: beyond, a cell may be wrong whatever the target's spread
+LEAST_VARIANCE = 0.01  # of the log scores of a group
+# In spreads of the targets. For the first split into two groups, larger errors count as this; in a
+# table of one group, no target with a smaller error is moved.
+GROSS = 10.0
+NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal number
+# Targets of few values, or with one value in their middle half: a rare value is no mistake. Their
+# usual error is the one that RARE of the cells stay below, in units of the normal distribution's.
+RARE, NORMAL_RARE, RARE_FENCE = 0.98, 2.326, 5.0
+LEAST_ERROR = 1e-3  # spreads of the target: smaller errors count as usual
+DEPENDENT = 0.1  # share of the variance of log errors that the prediction must explain
+CORRELATED = 0.9  # times the usual error: what other targets must lower it to
+USELESS_ERROR = 2.0  # usual errors, from which on an error says nothing about other targets
+MANY_TARGETS = 200  # beyond which their errors are taken one by one
+
+
+@dataclass(frozen=True)
+class JudgedCells:
+    """Every cell, judged by predictions of fits without its row."""
+
+    scores: Array  # (n, m), in usual errors; NaN where the cell is unknown or not tested
+    thresholds: Array  # (m,)
+    mask: Mask  # (n, m): beyond the threshold
+    explained: Array  # (m,): share of the variance of log errors that two groups explain
+    usual: Array  # (n, m): in the units of the errors
+
+
+def judge_cells(
+    errors: Array,
+    w: Array,
+    expected: Array,
+    *,
+    special: Mask,
+    groups: Mask | None = None,
+    local: bool = True,
+) -> JudgedCells:
+    """Judge all cells by their errors.
+
+    Parameters
+    ----------
+    errors : array (n, m)
+        Target less prediction, in spreads of the target; NaN: unknown, or not tested.
+    w : array (n,)
+        Weights; rows of weight 0 are judged, but nothing is learnt from them.
+    expected : array (n, m)
+        Predictions, in the same units.
+    special : array of bool (m,)
+        Targets of few values, or with one value in their middle half (`has_spread`).
+    groups : array of bool (m,), optional
+        Targets whose errors form two groups; by default those of which two groups explain at least
+        `TWO_GROUPS`.
+    local : bool, default=True
+        Whether the usual error may depend on the prediction.
+    """
+    splits, explained = split_cells(errors, w, ~special)
+    off = np.log1p(np.abs(errors)) > splits
+    groups = explained >= TWO_GROUPS if groups is None else groups & ~special
+    off &= groups
+    usual = usual_errors(errors, w, expected if local else None, special=special, off=off)
+    z = _given_others(errors / usual, w, off)
+    scores = np.abs(z)
+    splits = np.where(groups, np.expm1(splits) / np.median(usual, axis=0), np.inf)
+    thresholds = np.array(
+        [
+            _threshold(column, w, split=split, special=is_special)
+            for column, split, is_special in zip(scores.T, splits, special, strict=True)
+        ]
+    )
+    return JudgedCells(scores, thresholds, scores > thresholds, explained, usual)
+
+
+def split_cells(errors: Array, w: Array, judging: Mask) -> tuple[Array, Array]:
+    """Split the log(1 + |error|) of each target's cells in two.
+
+    Returns the thresholds, and the mean of what the groups of the target and of all targets
+    explain: a table with wrong cells mostly has them in several targets, and one of many targets
+    looks so by chance.
+    """
+    thresholds, explained = np.full(errors.shape[1], np.inf), np.zeros(errors.shape[1])
+    for j in np.flatnonzero(judging):
+        by = (w > 0) & ~np.isnan(errors[:, j])
+        if by.any():
+            # A few cells that are off by 1e6 are no group.
+            sizes = np.minimum(np.log1p(np.abs(errors[by, j])), np.log1p(GROSS))
+            thresholds[j], explained[j] = split_in_two(sizes, w[by])
+    if judging.any():
+        explained[judging] = (explained[judging] + explained[judging].mean()) / 2.0
+    return thresholds, explained
+
+
+def _threshold(scores: Array, w: Array, *, split: float, special: bool) -> float:
+    """Return the score beyond which a cell is wrong; `split` is infinite if there is one group."""
+    by = (w > 0) & ~np.isnan(scores)
+    if special or not by.any():
+        return RARE_FENCE
+    sizes = np.log1p(np.minimum(scores[by], FARTHEST_SCORE))
+    if np.isfinite(split):
+        return float(max(np.expm1(least_error_split(sizes, w[by])), min(split, FEW_ERRORS)))
+    return float(np.expm1(outlier_threshold(sizes, w[by], whisker=OUTER_FENCE)))
+
+
+def least_error_split(sizes: Array, w: Array) -> float:
+    r"""Return where two groups meet that differ in their spread and in their number.
+
+    The threshold minimises :math:`\sum_k p_k \log (\sigma_k / p_k)` over the shares and deviations
+    of both groups (Kittler's rule: where two normal distributions fitted to them cross) between the
+    means of the groups of `split_in_two`.
+    """
+    split, _ = split_in_two(sizes, w)
+    if not np.isfinite(split):
+        return split
+    order = np.argsort(sizes, kind="stable")
+    x, weights = sizes[order], w[order]
+    low, high = (np.average(x[part], weights=weights[part]) for part in (x <= split, x > split))
+    total = weights.sum()
+    cost = np.zeros(len(x) - 1)
+    for values, share in ((x, weights), (x[::-1], weights[::-1])):
+        n, mean = np.cumsum(share), np.cumsum(share * values)
+        square = np.cumsum(share * values**2)
+        variance = np.maximum(square / n - (mean / n) ** 2, LEAST_VARIANCE)
+        terms = (n / total * (np.log(variance) / 2 - np.log(n / total)))[:-1]
+        cost += terms if values is x else terms[::-1]
+    middle = (x[1:] + x[:-1]) / 2
+    half = np.cumsum(weights)[:-1] >= total / 2
+    allowed = half & (x[1:] > x[:-1]) & (middle >= low) & (middle <= high)
+    if not allowed.any():
+        return split
+    return float(middle[np.argmin(np.where(allowed, cost, np.inf))])
+
+
+def has_spread(column: Array) -> bool:
+    """Whether a target has more than three values, and more than one in its middle half."""
+    known = column[~np.isnan(column)]
+    low, high = np.quantile(known, [0.25, 0.75])
+    return bool(high > low) and len(np.unique(known)) > 3
+
+
+def split_sizes(sizes: Array, w: Array) -> tuple[float, float]:
+    """Split as `split_in_two` does, first with gross errors shortened, then as they are.
+
+    One row that is off by 1e6 is a group of its own, beside which all other wrong rows look right.
+    """
+    for limit in (np.log1p(GROSS), np.inf):
+        threshold, explained = split_in_two(np.minimum(sizes, limit), w)
+        if explained >= TWO_GROUPS:
+            break
+    return threshold, explained
+
+
+def usual_errors(
+    errors: Array, w: Array, expected: Array | None, *, special: Mask, off: Mask
+) -> Array:
+    """Return the error that is usual for each target at each prediction, (n, m).
+
+    `off` are cells that are known to be wrong; nothing is learnt from them.
+    """
+    usual = np.empty(errors.shape)
+    for j, column in enumerate(np.abs(errors).T):
+        by = (w > 0) & ~np.isnan(column) & ~off[:, j]
+        if not by.any():
+            usual[:, j] = 1.0
+            continue
+        level, normal = (RARE, NORMAL_RARE) if special[j] else (0.5, NORMAL_MEDIAN)
+        if special[j]:  # gross errors are no rare values
+            near = by & (column <= GROSS)
+            by = near if near.any() else by
+        typical = max(masked_quantile(column[by], w[by], level) / normal, LEAST_ERROR)
+        shape: Array = np.ones(len(column))
+        if expected is not None and not special[j] and by.sum() > 20:
+            shape = _shape(column, w, expected[:, j], by, typical)
+            typical = max(masked_quantile((column / shape)[by], w[by], level) / normal, LEAST_ERROR)
+        usual[:, j] = np.maximum(typical * shape, LEAST_ERROR)
+    return usual
+
+
+def masked_quantile(values: Array, w: Array, level: float) -> float:
+    """Return the weighted quantile by the inverted distribution function."""
+    return float(np.quantile(values, level, method="inverted_cdf", weights=w))
+
+
+def _shape(sizes: Array, w: Array, expected: Array, by: Mask, typical: float) -> Array:
+    """Return how many times the typical error is usual at each prediction."""
+    centre = Scaling.fit("robust", expected[by][:, None], w[by])
+    u = np.arcsinh(centre.dense(np.nan_to_num(expected)[:, None]))[:, 0]
+    u = np.clip(u, u[by].min(), u[by].max())
+    basis = np.column_stack([np.ones_like(u), u, u**2])
+    # The logarithm of a tiny error is no large deviation; that of a wrong one must not be, either.
+    logs = np.log(np.clip(sizes / typical, 0.1, 6.0))
+    root = np.sqrt(w[by])
+    coef = np.linalg.lstsq(root[:, None] * basis[by], root * logs[by])[0]
+    fitted, mean = basis @ coef, np.average(logs[by], weights=w[by])
+    variance = np.average((logs[by] - mean) ** 2, weights=w[by])
+    explained = np.average((fitted[by] - mean) ** 2, weights=w[by])
+    if not explained > DEPENDENT * variance:
+        return np.ones_like(sizes)
+    return np.asarray(np.exp(fitted - mean))
+
+
+def _given_others(z: Array, w: Array, off: Mask) -> Array:
+    """Return the errors less what the others of the row explain, in units of what is usual then."""
+    n_targets = z.shape[1]
+    if not 1 < n_targets <= MANY_TARGETS:
+        return z
+    useful = np.where(off | ~(np.abs(z) <= USELESS_ERROR), 0.0, z)
+    C = (useful * w[:, None]).T @ useful / w.sum()
+    deviation = np.sqrt(np.maximum(np.diag(C), 1e-12))
+    correlations = C / np.outer(deviation, deviation)
+    # Shrunk, so that chance correlations of few rows with many targets do not add up.
+    shrink = n_targets / (n_targets + (w > 0).sum())
+    precision = np.linalg.inv((1.0 - shrink) * correlations + shrink * np.eye(n_targets))
+    B = -precision / np.diag(precision)
+    np.fill_diagonal(B, 0.0)
+    # An error that is large says nothing if it is that of a wrong cell, and much if all errors of
+    # the row are large: a cell is off if it is so either way.
+    given = [z - (others / deviation) @ B * deviation for others in (useful, np.nan_to_num(z))]
+    left = np.where(np.abs(given[0]) <= np.abs(given[1]), *given)
+    out: Array = z.copy()
+    for j in range(n_targets):
+        by = (w > 0) & ~np.isnan(z[:, j]) & ~off[:, j]
+        if not by.any():
+            continue
+        before = masked_quantile(np.abs(z[by, j]), w[by], 0.5)
+        after = masked_quantile(np.abs(left[by, j]), w[by], 0.5)
+        if 0 < after < CORRELATED * before:
+            out[:, j] = left[:, j] * before / after
+    return out

@@ -170,7 +170,7 @@ def test_with_one_target_rows_and_cells_agree(ratio):
         model.outlier_mask_, model.outlier_scores_ > model.outlier_threshold_
     )
     ratio = model.cell_scores_[:, 0] / model.outlier_scores_
-    np.testing.assert_allclose(ratio, model.cell_thresholds_ / model.outlier_threshold_)
+    np.testing.assert_allclose(ratio, model.cell_thresholds_[0] / model.outlier_threshold_)
 
 
 def test_wrong_cells_do_not_matter():

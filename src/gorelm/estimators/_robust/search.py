@@ -145,7 +145,8 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
     def explained(trial: Trial) -> Array:
         H = with_constant(trial.hidden, X)
         predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level, n_folds)
-        errors, tested = predicted - T[:, None], ~np.isnan(predicted[:, 0, 0])
+        errors = predicted - T[:, None]
+        tested = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
         total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)
         best = errors[:, int(np.argmin(total))]
         of_rows = split_sizes(log_sizes(best)[tested], w[tested])[1]

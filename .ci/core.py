@@ -7,7 +7,8 @@ import numpy as np
 import gorelm
 
 EXTRAS = ("arff", "click", "cvxpy", "dask", "jinja2", "mapie", "matplotlib", "onnx", "pandas")
-EXTRAS += ("polars", "pooch", "pyarrow", "rich", "scikit_posthocs", "skops", "torch")
+EXTRAS += ("polars", "pooch", "pyarrow", "rich", "scikit_posthocs", "skops", "starlette", "torch")
+EXTRAS += ("uvicorn",)
 if present := [name for name in EXTRAS if find_spec(name)]:
     raise SystemExit(f"not an environment without extras: it has {', '.join(present)}")
 

@@ -21,6 +21,7 @@ LAYERS = [
     {"gorelm.extend"},
     {"gorelm.__main__"},
     {"gorelm.cli"},
+    {"gorelm.review"},
     {"gorelm.experiments"},
     {"gorelm.onnx"},
     {"gorelm.io"},

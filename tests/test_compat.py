@@ -12,6 +12,8 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils._param_validation import InvalidParameterError
 
@@ -165,3 +167,25 @@ def test_input_columns():
         "middle": [1],
         "remainder": [],
     }
+
+
+class Asks(LinearRegression):
+    """A regressor whose predictions are 1 in a cross-validation and 0 elsewhere."""
+
+    def predict(self, X):
+        return np.full(len(X), float(_compat.in_cross_validation()))
+
+
+def test_in_cross_validation():
+    X, y = np.arange(12.0)[:, None], np.zeros(12)
+    for n_jobs in (None, 2):
+        said = cross_val_predict(Asks(), X, y, cv=2, n_jobs=n_jobs)
+        np.testing.assert_array_equal(said, 1.0)
+    scores = cross_val_score(Asks(), X, y, cv=2, scoring="neg_mean_absolute_error")
+    np.testing.assert_array_equal(scores, -1.0)
+    search = GridSearchCV(
+        Asks(), {"positive": [False]}, cv=2, scoring="neg_mean_absolute_error"
+    ).fit(X, y)
+    assert search.best_score_ == -1.0
+    np.testing.assert_array_equal(search.predict(X), 0.0)  # a user asks
+    np.testing.assert_array_equal(make_pipeline(Asks()).fit(X, y).predict(X), 0.0)

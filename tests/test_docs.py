@@ -30,8 +30,8 @@ PAGES = sorted(
     if not {"_build", "_templates", "gallery", "generated"} & set(path.relative_to(DOCS).parts)
 )
 FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_WHITESPACE
-# Commands that take long or go to the network: only their options are looked at.
-ONLY_READ = {"datasets", "experiment", "report"}
+# Commands that take long, wait for a person or go to the network: only their options are looked at.
+ONLY_READ = {"datasets", "experiment", "report", "review"}
 
 NEEDED = {"gpu": "torch", "cluster": "distributed"}
 

@@ -20,6 +20,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -385,6 +386,137 @@ def test_too_few_known_or_clean_rows():
         model.predict_interval(X)
 
 
+# -- widths that depend on the row ---------------------------------------------------------------
+
+
+class LogOfInput(RegressorMixin, BaseEstimator):
+    """Says that the size of errors is the second input, for each of some targets."""
+
+    def __init__(self, n_targets=1):
+        self.n_targets = n_targets
+
+    def fit(self, X, y):
+        self.seen_ = y
+        return self
+
+    def predict(self, X):
+        logs = np.log(X[:, -1])
+        return logs if self.n_targets == 1 else np.column_stack([logs] * self.n_targets)
+
+
+def uneven(n_rows, n_targets=1, seed=0, tails=False):
+    """Return rows (prediction 0, size of the error) and targets with errors of that size."""
+    rng = np.random.default_rng(seed)
+    size = rng.uniform(1.0, 20.0, size=n_rows)
+    noise = rng.normal(size=(n_rows, n_targets))
+    if tails:  # where errors are large, their distribution has longer tails
+        noise[size > 10] **= 3
+    X = np.column_stack([np.zeros((n_rows, n_targets)), size])
+    T = size[:, None] * noise
+    return X, T[:, 0] if n_targets == 1 else T
+
+
+def by_quartile(key, covered):
+    group = np.digitize(key, np.quantile(key, [0.25, 0.5, 0.75]))
+    return np.array([covered[group == k].mean() for k in range(4)])
+
+
+def test_scores_are_quantiles_of_normalised_residuals_in_each_group():
+    X, y = uneven(2000)
+    model = ConformalRegressor(
+        Echo(), calibration="prefit", adaptive=LogOfInput(), clean=False, random_state=0
+    )
+    model.set_params(estimator=Echo().fit(X, y)).fit(X, y)
+    sizing, scored = np.split(model.calibration_rows_, 2)
+    ends = np.quantile(np.log(X[sizing, 1]), np.arange(1, 8) / 8)
+    new = np.column_stack([np.zeros(50), np.linspace(1.0, 20.0, 50)])
+    upper = model.predict_interval(new)[:, 1]
+    for row, end in zip(new, upper, strict=True):
+        same = np.searchsorted(ends, np.log(X[scored, 1])) == np.searchsorted(ends, np.log(row[1]))
+        scores = np.abs(y[scored][same]) / X[scored, 1][same]
+        assert end == pytest.approx(row[1] * order_statistic(scores, 0.9))
+    # A level that needs more rows has one group.
+    scores = np.abs(y[scored]) / X[scored, 1]
+    half = model.predict_interval(new, 0.99)[:, 1] / new[:, 1]
+    np.testing.assert_allclose(half, order_statistic(scores, 0.99))
+
+
+@pytest.mark.parametrize(
+    ("tails", "sizes"), [(False, KNeighborsRegressor(50)), (True, LogOfInput())]
+)
+def test_hard_rows_are_covered_as_often_as_easy_ones(tails, sizes):
+    X, y = uneven(3000, tails=tails)
+    new, truth = uneven(4000, seed=1, tails=tails)
+    model = ConformalRegressor(
+        Echo(), calibration=0.9, clean=False, adaptive=sizes, random_state=0
+    ).fit(X, y)
+    covered = by_quartile(new[:, 1], model.covers(new, truth))
+    assert covered.min() > 0.86
+    assert covered.max() < 0.94
+    plain = clone(model).set_params(adaptive=False).fit(X, y)
+    assert by_quartile(new[:, 1], plain.covers(new, truth)).min() < 0.8
+
+
+@pytest.mark.parametrize("joint", JOINT)
+def test_adaptive_regions_of_several_targets(joint):
+    X, T = uneven(2400, n_targets=2)
+    new, truth = uneven(2000, n_targets=2, seed=1)
+    model = ConformalRegressor(
+        Echo(2), adaptive=LogOfInput(2), joint=joint, calibration=0.9, clean=False, random_state=0
+    ).fit(X, T)
+    covered = model.covers(new, truth)
+    ends = model.predict_interval(new)
+    within = (ends[..., 0] <= truth) & (truth <= ends[..., 1])
+    if joint == "ball":  # the box around it
+        assert (within.all(axis=1) | ~covered).all()
+    else:
+        np.testing.assert_array_equal(within if not joint else within.all(axis=1), covered)
+    quartiles = by_quartile(new[:, -1], covered)
+    assert quartiles.min() > 0.85
+    assert quartiles.max() < 0.95
+
+
+def test_sizes_are_learnt_from_out_of_fold_errors_where_there_are_any(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(900, 2))
+    y = 3 * X[:, 0] + np.exp(2 * X[:, 1]) * rng.normal(size=900)
+    robust = gorelm.RobustELMRegressor(effort="fast", n_hidden=30)
+    model = ConformalRegressor(robust, adaptive=True, random_state=0).fit(X[:600], y[:600])
+    assert len(model.calibration_scores_) == len(model.calibration_rows_) == 150
+    assert isinstance(model.sizes_, gorelm.TableRegressor)
+    sizes = model.sizes_.predict(X)
+    assert np.corrcoef(sizes, X[:, 1])[0, 1] > 0.8
+    covered = model.covers(X[600:], y[600:])
+    assert 0.8 < covered.mean() < 0.98
+    restored = gorelm.load(gorelm.save(model, tmp_path / "model"))
+    np.testing.assert_array_equal(restored.predict_interval(X), model.predict_interval(X))
+    half = ConformalRegressor(Ridge(), adaptive=Ridge(), random_state=0).fit(X[:600], y[:600])
+    assert len(half.calibration_scores_) == 75
+    pytest.importorskip("onnx")
+    with pytest.raises(TypeError, match="adaptive widths cannot be written as ONNX"):
+        gorelm.onnx.to_onnx(model)
+
+
+def test_wrong_rows_are_told_by_errors_of_their_size():
+    X, y = uneven(800)
+    wrong = np.arange(800) % 4 == 0
+    y[wrong] = 30 * X[wrong, 1]  # of an easy row this is what hard rows have
+    found = {}
+    for adaptive in (LogOfInput(), False):
+        model = ConformalRegressor(Echo(), adaptive=adaptive, calibration=0.9, random_state=0)
+        flagged = model.fit(X, y).calibration_flagged_
+        among = wrong[model.calibration_rows_]
+        found[adaptive is not False] = flagged[among].mean(), flagged[~among].mean()
+    assert found[True] == (1.0, 0.0)
+    assert found[False][0] < 1.0
+
+
+def test_exact_predictions_have_sizes():
+    X, _ = uneven(200)
+    model = ConformalRegressor(Echo(), adaptive=Ridge(), random_state=0).fit(X, X[:, 0])
+    np.testing.assert_allclose(model.predict_interval(X), 0.0, atol=1e-12)
+
+
 # -- a citizen of scikit-learn -------------------------------------------------------------------
 
 
@@ -394,6 +526,7 @@ def test_too_few_known_or_clean_rows():
     [
         ConformalRegressor(Ridge()),
         ConformalRegressor(Ridge(), joint="ball", clean=False),
+        ConformalRegressor(Ridge(), adaptive=Ridge()),
         ConformalRegressor(GORELMRegressor(n_hidden=30)),
     ]
 )

@@ -7,11 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.dummy import DummyRegressor
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, cross_val_score
 
-from gorelm.metrics import arrmse, arrmse_scorer, rrmse
+from gorelm.metrics import (
+    arrmse,
+    arrmse_scorer,
+    mean_norm,
+    mean_norm_scorer,
+    rrmse,
+    trimmed_norm,
+    trimmed_norm_scorer,
+)
 
 
 def draw_pair(seed=0, n=40, m=3):
@@ -199,3 +207,51 @@ def test_scorer_in_cross_validation():
     np.testing.assert_allclose(scores, by_hand)
     dummy = cross_val_score(DummyRegressor(), X, T, scoring=arrmse_scorer, cv=folds)
     assert np.all(dummy < scores)
+
+
+# -- errors that wrong rows do not dominate ------------------------------------------------------
+
+
+def test_mean_and_trimmed_norm_by_hand():
+    rng = np.random.default_rng(0)
+    true, pred = rng.normal(size=(2, 101, 2)) * [1.0, 50.0]
+    low, high = np.quantile(true, [0.25, 0.75], axis=0)
+    norms = np.linalg.norm((pred - true) / ((high - low) / 1.3489795), axis=1)
+    assert mean_norm(true, pred) == pytest.approx(norms.mean(), rel=1e-6)
+    assert trimmed_norm(true, pred) == pytest.approx(np.sort(norms)[:76].mean(), rel=1e-6)
+    assert mean_norm(true[:, 0], pred[:, 0]) == pytest.approx(mean_norm(true[:, :1], pred[:, :1]))
+
+
+def test_weights_of_norms_are_repeats():
+    rng = np.random.default_rng(0)
+    true, pred = rng.normal(size=(2, 40, 2))
+    weights = rng.integers(0, 3, size=40)
+    rows = np.repeat(np.arange(40), weights)
+    for metric in (mean_norm, trimmed_norm):
+        weighted = metric(true, pred, sample_weight=weights)
+        assert weighted == pytest.approx(metric(true[rows], pred[rows]))
+
+
+def test_wrong_rows_do_not_choose_the_model():
+    """The better of two models by its errors on right rows has the better robust score."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=200)
+    good, bad = truth + 0.1 * rng.normal(size=200), 0.2 * truth
+    given = truth.copy()
+    given[:30] += 100.0
+    bad[:30] += 50.0  # the bad model follows the wrong rows
+    assert trimmed_norm(given, good) < trimmed_norm(given, bad)
+    assert arrmse(given, good) > arrmse(given, bad)
+    given[:30] += 1e9
+    assert trimmed_norm(given, good) < 0.2
+
+
+def test_robust_scorers():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 2))
+    y = X @ [1.0, 2.0] + 0.1 * rng.normal(size=90)
+    for scorer, metric in ((mean_norm_scorer, mean_norm), (trimmed_norm_scorer, trimmed_norm)):
+        scores = cross_val_score(Ridge(), X, y, scoring=scorer, cv=3)
+        assert (scores < 0).all()
+        model = Ridge().fit(X, y)
+        assert scorer(model, X, y) == -metric(y, model.predict(X))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         RELMRegressor,
         RELMRegressorCV,
         RobustELMRegressor,
+        RobustOSELMRegressor,
+        ScreenedRegressor,
         TableRegressor,
     )
     from gorelm.intervals import ConformalRegressor
@@ -47,6 +49,8 @@ __all__ = [
     "RELMRegressor",
     "RELMRegressorCV",
     "RobustELMRegressor",
+    "RobustOSELMRegressor",
+    "ScreenedRegressor",
     "TableRegressor",
 ]
 

@@ -4,6 +4,7 @@ Each has been in place, unchanged, in every supported version (`tests/test_compa
 used of it). When a new version moves one, this is the file to change.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -20,6 +21,7 @@ __all__ = [
     "StrOptions",
     "check_method_params",
     "check_sample_weight",
+    "in_cross_validation",
     "input_columns",
     "num_samples",
     "safe_indexing",
@@ -43,3 +45,13 @@ class _Columns(Protocol):
 def input_columns(table: _Columns) -> Mapping[str, Sequence[int]]:
     """Return the places of the input columns of each part of a fitted column transformer."""
     return table._transformer_to_input_indices
+
+
+def in_cross_validation() -> bool:
+    """Whether a function of scikit-learn's that fits and scores folds is among the callers."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if frame.f_globals["__name__"] == "sklearn.model_selection._validation":
+            return True
+        frame = frame.f_back
+    return False

@@ -331,7 +331,9 @@ def _measured(
         spread = Scaling.fit("robust", T[known], np.ones(known.sum())).scale
     with np.errstate(over="ignore"):  # of a cell of 1e308; the largest number stands for more
         off_by = np.nan_to_num(T - expected, nan=np.nan)
-        spreads = np.nan_to_num(off_by / spread, nan=np.nan)
+        # Targets may be judged on another scale than the given one, such as logarithms.
+        on_scale = getattr(model, "_on_scale", np.asarray)
+        spreads = np.nan_to_num((on_scale(T) - on_scale(expected)) / spread, nan=np.nan)
     ratio = _ratio(scores, model.outlier_threshold_)
     if cell_scores is None:
         # Judged are rows alone. The score of a row lies between those of its cells.

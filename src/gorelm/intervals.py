@@ -14,8 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
 from sklearn.dummy import DummyRegressor
-from sklearn.pipeline import Pipeline
-from sklearn.utils import Tags, check_array, check_random_state, get_tags, indexable
+from sklearn.utils import (
+    Tags,
+    check_array,
+    check_consistent_length,
+    check_random_state,
+    get_tags,
+    indexable,
+)
 from sklearn.utils.validation import check_is_fitted
 
 from gorelm._compat import (
@@ -30,8 +36,8 @@ from gorelm._compat import (
 from gorelm._extras import needs
 from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
-from gorelm.estimators import RobustELMRegressor
-from gorelm.estimators._base import all_or_nothing, parameters
+from gorelm.estimators import RobustELMRegressor, TableRegressor
+from gorelm.estimators._base import all_or_nothing, parameters, seeded, takes_groups, with_groups
 from gorelm.estimators._prepare import validate_targets
 from gorelm.estimators._robust.judge import log_sizes
 
@@ -49,6 +55,11 @@ FEWEST_TO_JUDGE = 20
 # rows go where errors have heavy tails, with his 3 too many outliers stay.
 WHISKER = 2.0
 SCALING_SHARE = 0.25  # of the held-out rows, to learn the targets' scales of a joint region
+# The same to learn the sizes of errors, where the estimator has no out-of-fold errors of its own.
+SIZING_SHARE = 0.5
+SMALL_ERROR = 0.05  # of the median error, added to errors before their logarithm is taken
+GROUPS = (8, 4, 2, 1)  # of rows by the size of their errors: the first with enough rows in each
+ENOUGH = 10  # times the rows that the level needs
 LARGEST = 1e150  # in units; squares overflow beyond
 NORMS = {True: 2.0, "ball": 2.0, "box": np.inf}
 
@@ -91,6 +102,10 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         A quarter of the held-out rows sets the units (medians of their absolute residuals) and
         takes no other part, as units learnt from the rows that calibrate would make the region
         too small. Only rows with every target known calibrate.
+    adaptive : bool or regressor, default=False
+        Whether the width of an interval depends on the row: see Notes. With True the sizes of
+        errors are learnt by a :class:`~gorelm.TableRegressor` with ``effort="fast"``, otherwise by
+        the regressor given, from X to the logarithms of the sizes.
     clean : bool, default=True
         Leave rows out of the calibration whose errors, over all targets, are a group of their own:
         see Notes.
@@ -107,11 +122,14 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         Which of these rows were left out as corrupt.
     calibration_scores_ : ndarray of shape (n_rows, n_targets) or (n_rows, 1)
         Scores of the held-out rows: absolute residuals, or one norm per row if `joint` (without the
-        rows that set the units). NaN where a target is unknown or the row was left out.
+        rows that set the units), over the expected size of the row's errors if `adaptive`. NaN
+        where a target is unknown or the row was left out.
     n_calibration_ : ndarray of int
         How many scores there are for each target (of the norm, if `joint`).
     scale_ : ndarray of shape (n_targets,)
         Units of the targets; ones unless `joint`.
+    sizes_ : regressor
+        What predicts the logarithms of the sizes of errors; only if `adaptive`.
     n_features_in_ : int
         Number of inputs, if the estimator knows it.
     feature_names_in_ : ndarray of str
@@ -133,6 +151,13 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     guarantee is approximate, and what breaks it are rows that are right but much harder to predict
     than all others: use ``clean=False`` where there are such rows. Fewer than 20 rows are never
     cleaned.
+
+    With ``adaptive=True`` a regression on log(\|error\|) predicts the size :math:`s(x)` of a row's
+    errors: from out-of-fold errors if the estimator has them (`out_of_fold_`), otherwise from half
+    of the held-out rows. Scores are :math:`|y - \hat y| / s(x)`. The rows are calibrated in up to
+    eight groups by :math:`s(x)`, so that the coverage holds within each of them: for rows that are
+    easy to predict as for those that are hard. There are as many groups (8, 4, 2 or 1) as leave
+    each of them ten times the rows that the level needs (90 for a level of 0.9).
 
     Unknown targets (NaN, for estimators with ``missing_targets="ignore"``) are left out cell by
     cell; the guarantee then speaks of rows whose cell is known.
@@ -164,6 +189,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             StrOptions({"prefit"}),
         ],
         "joint": ["boolean", StrOptions({"ball", "box"})],
+        "adaptive": ["boolean", HasMethods(["fit", "predict"])],
         "clean": ["boolean"],
         "random_state": ["random_state"],
     }
@@ -172,12 +198,13 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     confidence_level: float = 0.9
     calibration: float | str = 0.25
     joint: bool | str = False
+    adaptive: bool | BaseEstimator = False
     clean: bool = True
     random_state: RandomState = None
 
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self, X: object, y: object, **fit_params: object) -> Self:
+    def fit(self, X: object, y: object, groups: object = None, **fit_params: object) -> Self:
         """Fit the estimator on part of the rows, and calibrate on the others.
 
         Parameters
@@ -186,6 +213,11 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             Inputs, as the estimator takes them.
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Targets.
+        groups : array of shape (n_samples,), optional
+            Label of the group of every row, such as the patient or the machine that it comes from.
+            Whole groups are held out, and the intervals are for rows of new groups (approximately:
+            rows of a group are alike, so that there are fewer independent ones than rows). An
+            estimator that takes groups gets those of its rows.
         **fit_params
             For the estimator's ``fit``; what has an entry per row is cut to the rows fitted. A
             ``sample_weight`` counts in the fit only, except that a row of weight 0 is not there.
@@ -198,32 +230,80 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         with all_or_nothing(self):
             validate_params(self)
             _split_conformal()  # missing? before a long fit, not after it
-            self._fit(X, y, fit_params)
+            self._fit(X, y, groups, fit_params)
         return self
 
-    def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
+    def _fit(self, X: object, y: object, groups: object, fit_params: dict[str, object]) -> None:
         T, w = validate_targets(self, X, y, fit_params.get("sample_weight"))
         X, T = indexable(X, T)
+        check_consistent_length(T, groups)
         rng = check_random_state(self.random_state)
-        fitted, held_out = self._split(np.flatnonzero(w > 0), rng)
+        fitted, held_out = self._split(np.flatnonzero(w > 0), groups, rng)
         self._norm = NORMS[self.joint] if self.joint and T.shape[1] > 1 else None
-        n_scaling = 0 if self._norm is None else math.ceil(SCALING_SHARE * len(held_out))
-        n_scored = len(held_out) - n_scaling
-        if n_scored < _rows_needed(self.confidence_level):  # another level may be asked for later
-            message = _needs_more_rows(self.confidence_level, f"{n_scored}")
-            warnings.warn(message, UserWarning, stacklevel=3)
-
         if self.calibration == "prefit":
             self.estimator_ = self._prefit(fit_params)
         else:
             model = self._unfitted(rng)
+            if takes_groups(model):
+                fit_params = with_groups(fit_params, groups)
             fit_params = check_method_params(X, fit_params, indices=fitted)
             targets = T[fitted, 0] if self._one_target else T[fitted]
             self.estimator_ = model.fit(safe_indexing(X, fitted), targets, **fit_params)
-        self._calibrate(safe_indexing(X, held_out), T[held_out], n_scaling)
+        errors = self._out_of_fold_errors(T[fitted])
+        share = SCALING_SHARE if self._norm is not None else 0.0
+        if self.adaptive is not False and errors is None:
+            share = SIZING_SHARE
+        n_scaling = math.ceil(share * len(held_out))
+        n_scored = len(held_out) - n_scaling
+        if n_scored < _rows_needed(self.confidence_level):  # another level may be asked for later
+            message = _needs_more_rows(self.confidence_level, f"{n_scored}")
+            warnings.warn(message, UserWarning, stacklevel=3)
+        residuals = T[held_out] - self._predictions(safe_indexing(X, held_out), T.shape[1])
+        if self.adaptive is not False:
+            # The first of the held-out rows, or the rows that were fitted.
+            rows = held_out[:n_scaling] if errors is None else fitted
+            errors = residuals[:n_scaling] if errors is None else errors
+            self._learn_sizes(safe_indexing(X, rows), np.abs(errors), rng)
+        self._calibrate(safe_indexing(X, held_out), residuals, n_scaling)
         self.calibration_rows_ = held_out
 
-    def _split(self, rows: Indices, rng: np.random.RandomState) -> tuple[Indices, Indices]:
+    def _out_of_fold_errors(self, T: Array) -> Array | None:
+        """Return errors of fits without the row, where the estimator has such for its rows."""
+        predicted = getattr(self.estimator_, "out_of_fold_", None)
+        if self.calibration == "prefit" or predicted is None or not len(T):
+            return None
+        predicted = np.asarray(predicted, dtype=np.float64).reshape(len(predicted), -1)
+        return None if predicted.shape != T.shape else T - predicted
+
+    def _learn_sizes(self, X: object, sizes: Array, rng: np.random.RandomState) -> None:
+        """Fit what predicts the sizes of errors."""
+        logs = np.log(sizes + SMALL_ERROR * _units(sizes))
+        self._log_sizes = np.nanmin(logs, axis=0), np.nanmax(logs, axis=0)
+        default = TableRegressor(effort="fast", target_transform=None)  # takes unknown targets
+        model = seeded(default if self.adaptive is True else clone(self.adaptive), rng)
+        unknown = np.isnan(logs)
+        unfit = unknown.all(axis=1) if self.adaptive is True else unknown.any(axis=1)
+        rows = np.flatnonzero(~unfit)
+        X, logs = safe_indexing(X, rows), logs[rows]
+        self.sizes_ = model.fit(X, logs[:, 0] if logs.shape[1] == 1 else logs)
+        levels = np.arange(1, GROUPS[0]) / GROUPS[0]
+        keys = self._group_keys(self._sizes(X))
+        self._size_ends = np.quantile(keys, levels, axis=0)
+
+    def _sizes(self, X: object) -> Array:
+        """Return the expected sizes of rows' errors, (n, m)."""
+        low, high = self._log_sizes
+        logs = np.asarray(self.sizes_.predict(X), dtype=np.float64)
+        return np.exp(np.clip(logs.reshape(len(logs), -1), low, high))
+
+    def _group_keys(self, sizes: Array) -> Array:
+        """Return what rows are grouped by: sizes, of all targets together if `joint`."""
+        logs = np.log(sizes)
+        return logs if self._norm is None else logs.mean(axis=1, keepdims=True)
+
+    def _split(
+        self, rows: Indices, groups: object, rng: np.random.RandomState
+    ) -> tuple[Indices, Indices]:
         """Return the rows to fit, in their order, and the rows to calibrate on, in random order."""
         shuffled = rng.permutation(rows)
         if self.calibration == "prefit":
@@ -235,7 +315,25 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
                 f"calibration={share!r} would hold out {size} of {len(rows)} sample(s) (of "
                 "positive weight) and leave none to fit"
             )
+        if groups is not None:
+            return self._split_groups(rows, np.asarray(groups)[rows], int(size), rng)
         return np.sort(shuffled[size:]), shuffled[:size]
+
+    def _split_groups(
+        self, rows: Indices, groups: Array, size: int, rng: np.random.RandomState
+    ) -> tuple[Indices, Indices]:
+        """Hold out whole groups, in random order, until there are `size` rows or more."""
+        labels, members = np.unique(groups, return_inverse=True)
+        order = rng.permutation(len(labels))
+        counts = np.bincount(members)[order]
+        n_held_out = int(np.searchsorted(np.cumsum(counts), size)) + 1
+        if n_held_out >= len(labels):
+            raise ValueError(
+                f"calibration={self.calibration!r} would hold out {n_held_out} of {len(labels)} "
+                "group(s) and leave none to fit"
+            )
+        held_out = np.isin(members, order[:n_held_out])
+        return rows[~held_out], rng.permutation(rows[held_out])
 
     def _prefit(self, fit_params: dict[str, object]) -> BaseEstimator:
         if self.estimator is None:
@@ -248,20 +346,19 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     def _unfitted(self, rng: np.random.RandomState) -> BaseEstimator:
         """Return a copy of the estimator; what it leaves to chance, `rng` decides."""
         model = RobustELMRegressor() if self.estimator is None else clone(self.estimator)
-        seeds = {
-            name: rng.randint(np.iinfo(np.int32).max)
-            for name, value in sorted(model.get_params().items())
-            if name.split("__")[-1] == "random_state" and value is None
-        }
-        return model.set_params(**seeds)
+        return seeded(model, rng)
 
-    def _calibrate(self, X: object, T: Array, n_scaling: int) -> None:
-        residuals = T - self._predictions(X, T.shape[1])
-        unclean = _corrupt_rows(residuals) if self.clean else np.zeros(len(T), dtype=bool)
+    def _calibrate(self, X: object, residuals: Array, n_scaling: int) -> None:
+        if self.adaptive is not False:
+            sizes = self._sizes(X)
+            self._calibration_keys = self._group_keys(sizes)[n_scaling:]
+            residuals = residuals / sizes
+        unclean = _corrupt_rows(residuals) if self.clean else np.zeros(len(residuals), dtype=bool)
         self.calibration_flagged_ = unclean
         residuals[unclean] = np.nan
         joint = self._norm is not None
-        self.scale_ = _units(residuals[:n_scaling]) if joint else np.ones(T.shape[1])
+        units = _units(residuals[:n_scaling]) if joint else np.ones(residuals.shape[1])
+        self.scale_ = units
         self.calibration_scores_ = self._scores(residuals[n_scaling:])
         self.n_calibration_ = (~np.isnan(self.calibration_scores_)).sum(axis=0)
 
@@ -301,10 +398,6 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         return np.asarray(self.estimator_.predict(X))
 
-    def _as_pipeline(self) -> Pipeline:
-        """Return what predicts without intervals, for runtimes that know none."""
-        return Pipeline([("estimator", self.estimator_)])
-
     def predict_interval(self, X: object, confidence_level: float | None = None) -> Array:
         """Predict intervals of the targets of new rows.
 
@@ -327,8 +420,11 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             If there are too few calibration rows for the level: fewer than level / (1 - level).
         """
         check_is_fitted(self)
-        half = self.scale_ * self._radii(confidence_level)
+        half = self._half_widths(confidence_level)
         y = self.predict(X)
+        if self.adaptive is not False:
+            sizes = self._sizes(X)
+            half = (self.scale_ * sizes * self._row_radii(sizes, confidence_level)).reshape(y.shape)
         return np.stack([y - half, y + half], axis=-1)
 
     def covers(self, X: object, y: object, confidence_level: float | None = None) -> Mask:
@@ -354,8 +450,15 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         X, T = indexable(X, T)
         rows = T.reshape(len(T), -1)
         residuals = rows - self._predictions(X, rows.shape[1])
+        if self.adaptive is not False:
+            sizes = self._sizes(X)
+            residuals, radii = residuals / sizes, self._row_radii(sizes, confidence_level)
         covered = self._scores(residuals) <= radii
         return np.asarray(covered[:, 0] if self._norm is not None or T.ndim == 1 else covered)
+
+    def _half_widths(self, confidence_level: float | None = None) -> Array:
+        """Return half the width of the interval of each target."""
+        return np.asarray(self.scale_ * self._radii(confidence_level))
 
     def _radii(self, confidence_level: float | None) -> Array:
         """Return how far from the prediction each score may be."""
@@ -366,6 +469,30 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             raise ValueError(self._too_few(level))
         columns = (column[~np.isnan(column)] for column in self.calibration_scores_.T)
         return np.array([_conformal_quantile(scores, level) for scores in columns])
+
+    def _row_radii(self, sizes: Array, confidence_level: float | None) -> Array:
+        """Return how far each score of each row may be, by its group."""
+        level = self.confidence_level if confidence_level is None else float(confidence_level)
+        every = self._radii(level)
+        keys = self._group_keys(sizes)
+        radii = np.empty(keys.shape)
+        for j, scores in enumerate(self.calibration_scores_.T):
+            known = ~np.isnan(scores)
+            for n_groups in GROUPS:
+                step = GROUPS[0] // n_groups
+                ends = self._size_ends[step - 1 :: step, j]
+                group = np.searchsorted(ends, self._calibration_keys[:, j])
+                counts = np.bincount(group[known], minlength=n_groups)
+                if counts.min() >= ENOUGH * _rows_needed(level):
+                    break
+            if n_groups == 1:
+                radii[:, j] = every[j]
+                continue
+            by_group = [
+                _conformal_quantile(scores[known & (group == k)], level) for k in range(n_groups)
+            ]
+            radii[:, j] = np.array(by_group)[np.searchsorted(ends, keys[:, j])]
+        return radii
 
     def _too_few(self, level: float) -> str:
         worst = int(self.n_calibration_.argmin())

@@ -12,17 +12,21 @@ trimmed mean. (An unknown target counts as if it were off as much as the known o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Self, TypeAlias, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import get_scorer
-from sklearn.model_selection import KFold, check_cv
+from sklearn.model_selection import GroupKFold, KFold, check_cv
+from sklearn.utils import check_consistent_length
 
 from gorelm._extras import needs
 from gorelm._features.scaling import weighted_quantiles
 from gorelm._typing import Array, Indices, Inputs
+from gorelm.metrics import trimmed_mean
 
 __all__ = [
     "ROBUST_SCORES",
@@ -30,6 +34,7 @@ __all__ = [
     "Scoring",
     "error_norms",
     "folds_of",
+    "listening",
     "one_standard_error",
     "scores_of",
     "track",
@@ -38,8 +43,6 @@ __all__ = [
 # A name of `ROBUST_SCORES`, or whatever `sklearn.metrics.get_scorer` takes.
 Scoring: TypeAlias = str | Callable[..., float]
 Item = TypeVar("Item")
-
-TRIM = 0.25
 
 
 @dataclass(frozen=True)
@@ -50,17 +53,28 @@ class Fold:
     test: Indices
 
 
-def folds_of(cv: object, X: Inputs, T: Array, seed: int) -> list[Fold]:
-    """Return the splits that `cv` describes: a number of shuffled folds, a splitter, or splits."""
+def folds_of(cv: object, X: Inputs, T: Array, seed: int, groups: object = None) -> list[Fold]:
+    """Return the splits that `cv` describes: a number of shuffled folds, a splitter, or splits.
+
+    With groups (a label for each row), a number of folds has each group in one fold, and a splitter
+    is told them.
+    """
     n_rows = X.shape[0]
+    if groups is not None:
+        groups = np.asarray(groups)
+        check_consistent_length(T, groups)
     if isinstance(cv, int | np.integer):
         if not 2 <= cv <= n_rows:
             raise ValueError(
                 f"cv={cv} must be at least 2 and at most the number of rows; here "
                 f"n_samples = {n_rows}"
             )
-        cv = KFold(int(cv), shuffle=True, random_state=seed)
-    folds = [Fold(np.asarray(a), np.asarray(b)) for a, b in check_cv(cv).split(X, T)]
+        if groups is None:
+            cv = KFold(int(cv), shuffle=True, random_state=seed)
+        else:
+            cv = GroupKFold(int(cv), shuffle=True, random_state=seed)
+    splits = check_cv(cv).split(X, T, groups)
+    folds = [Fold(np.asarray(train), np.asarray(test)) for train, test in splits]
     if not folds:
         raise ValueError("cv gives no splits")
     for fold in folds:
@@ -93,9 +107,7 @@ def median_norm(norms: Array, weights: Array) -> Array:
 
 def trimmed_norm(norms: Array, weights: Array) -> Array:
     """Average over the rows but the worst quarter."""
-    limits = np.array([float(weighted_quantiles(c, 1 - TRIM, weights)) for c in norms.T])
-    kept = weights[:, None] * (norms <= limits)
-    return np.asarray((kept * norms).sum(axis=0) / kept.sum(axis=0))
+    return np.array([trimmed_mean(column, weights) for column in norms.T])
 
 
 ROBUST_SCORES: dict[str, Callable[[Array, Array], Array]] = {
@@ -173,8 +185,33 @@ def one_standard_error(means: Array, errors: Array, simplicity: Sequence[Array])
     return int(near[order[-1]])
 
 
+# Told of the progress of what this thread fits: what, items done, items in all.
+Listener: TypeAlias = Callable[[str, int, int], None]
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Tell a function of the progress of every fit in the block; what it raises ends the fit."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def _told(work: Iterable[Item], total: int, what: str, listener: Listener) -> Iterator[Item]:
+    listener(what, 0, total)
+    for done, item in enumerate(work, start=1):
+        listener(what, done, total)
+        yield item
+
+
 def track(work: Iterable[Item], total: int, what: str, *, show: bool) -> Iterator[Item]:
     """Pass `work` on, with a progress bar on stderr if asked for."""
+    listener = _listener.get()
+    if listener is not None:
+        work = _told(work, total, what, listener)
     if not show:
         yield from work
         return

@@ -125,6 +125,20 @@ def test_contaminate_a_table(tmp_path):
     assert "'y'" in wrong.output
 
 
+def test_contaminate_says_what_its_rule_does_not_plant(tmp_path):
+    table = tmp_path / "table.csv"
+    rows = np.column_stack([np.arange(40), np.r_[np.zeros(35), 1:6], np.arange(40) ** 2])
+    np.savetxt(table, rows, delimiter=",", header="a,flat,y", comments="")
+    arguments = ["contaminate", table, "--targets", "flat,y", "--ratio", 0.2]
+    out = tmp_path / "dirty.csv"
+    said = call(*arguments, "--kind", "rows", "--out", out).output
+    assert "note: kind 'rows' plants no outlier" in said
+    assert "flat" in said
+    said = call(*arguments, "--kind", "unit-cells", "--out", out).output
+    assert "note" not in said
+    assert "rows made wrong" in said
+
+
 def test_list_of_data_sets():
     lines = call("datasets", "list").output.splitlines()
     assert len(lines) == 19

@@ -1,7 +1,10 @@
 """Tables in the shapes that people have them in: every command takes them as they are."""
 
 import gzip
+import json
 import re
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -119,9 +122,26 @@ SHAPES = {
 }  # fmt: skip
 
 
+def as_a_person_would(session, *, port, told):
+    """Stand for the server of a review, and for the person at its page."""
+    told("http://127.0.0.1/")
+    for _ in range(2):
+        session.refit()
+        session.wait()
+        assert session.state()["fit"]["state"] == "done", session.state()["fit"]
+        json.dumps([session.detail(row) for row in range(N)], allow_nan=False)
+        if session.state()["version"] == 0:
+            assert session.page("todo")["rows"][0]["row"] == WRONG
+            session.decide(WRONG, "wrong")
+            session.decide(0, "right")
+    assert not session.detail(0)["flagged"]
+    for file in session.cleaned():
+        Path(file.name).write_bytes(file.content)
+
+
 @pytest.mark.filterwarnings("ignore:.*(Latin-1|without a name)")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_command_takes_it(shape):
+def test_every_command_takes_it(shape, monkeypatch):
     name, content, arguments = SHAPES[shape]
     if isinstance(content, pd.DataFrame):
         content.to_parquet(name)
@@ -164,6 +184,15 @@ def test_every_command_takes_it(shape):
         assert back == before
     with open(name, "rb") as file:
         assert file.read() == before
+
+    if find_spec("starlette") and find_spec("uvicorn"):
+        monkeypatch.setattr("gorelm.review.server.serve", as_a_person_would)
+        call("review", name, *arguments)
+        reviewed = f"t.clean{ending.removesuffix('.gz')}"
+        assert read_table(reviewed).equals(table.iloc[np.arange(N) != WRONG].set_axis(
+            read_table(reviewed).index
+        ))  # fmt: skip
+        assert Path(f"{name}.review.sqlite").exists()
 
     options = arguments[2:-2] if "--id" in arguments else []
     call("fit", name, *arguments, "--model", "m.gorelm")

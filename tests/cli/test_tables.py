@@ -174,6 +174,15 @@ def test_settings_of_the_fit(dirty, tmp_path):
     assert "'fast', 'default', 'high'" in result.stderr
 
 
+def test_inputs_are_checked_on_request(dirty, tmp_path):
+    path = tmp_path / "m.gorelm"
+    arguments = ["--targets", "price,weight", "--effort", "fast", "--check-inputs"]
+    said = call("fit", dirty.path, *arguments, "--model", path).stdout
+    assert "Wrong numbers among the inputs, filled in" in said
+    assert "--effort fast --check-inputs --out suspicious.csv" in said
+    assert load(path).input_mask_.shape[1] == load(path).n_features_in_
+
+
 def test_networks_are_described():
     model, _, _ = guided_ensemble()
     lines = of_networks(model)

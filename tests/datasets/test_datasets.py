@@ -1,11 +1,12 @@
 import builtins
 import gzip
+import warnings
 
 import numpy as np
 import pandas as pd
 import pooch
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import stats
@@ -22,7 +23,10 @@ from gorelm.datasets import (
 from gorelm.metrics import arrmse
 
 KINDS = list(CONTAMINATIONS)
-BOXPLOT_KINDS = ["rows", "cells", "one-sided"]
+BOXPLOT_KINDS = ["rows", "cells", "one-sided", "independent-cells"]
+OWN_ROWS = ["independent-cells", "unit-cells", "stuck", "drift"]  # do not draw whole rows
+WHOLE_ROWS = [kind for kind in KINDS if kind not in OWN_ROWS]
+CELLS_A_ROW = {"cells": 1, "stuck": 1, "drift": 1, "swapped-targets": 2}
 all_kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -44,10 +48,37 @@ def in_intervals(T, values):
 
 
 def test_the_kinds_promised():
-    assert set(KINDS) == {"rows", "cells", "one-sided", "heavy-tailed"}
+    assert set(KINDS) == {
+        "rows",
+        "cells",
+        "one-sided",
+        "heavy-tailed",
+        "independent-cells",
+        "units",
+        "unit-cells",
+        "swapped-targets",
+        "swapped-rows",
+        "stuck",
+        "drift",
+    }
 
 
-@all_kinds
+def test_stored_results_stay_reproducible():
+    """The first draws of the kinds of the published results, by seed."""
+    T = np.linspace(0, 1, 60).reshape(20, 3) ** 2 * [1, 50, -3]
+    first = {
+        "rows": [1.3518286363378724, 90.59590745770583, 2.9676350867369137],
+        "cells": [0.0, 73.13423151643656, -0.0034472852628555017],
+        "one-sided": [1.3689072165421292, 81.52591588279161, 2.855288285329406],
+        "heavy-tailed": [-1.3917113091965267, -16.3578045305302, 2.341486843908907],
+    }
+    for kind, values in first.items():
+        dirty, planted = contaminate(T, 0.3, kind=kind, random_state=7)
+        np.testing.assert_array_equal(np.flatnonzero(planted), [0, 1, 2, 5, 11, 17])
+        np.testing.assert_allclose(dirty[planted][0], values, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("independent-cells", "unit-cells")])
 @pytest.mark.parametrize(("n", "ratio", "count"), [(500, 0.2, 100), (103, 0.2, 21), (10, 0.0, 0)])
 def test_planted_are_exactly_the_changed_rows(kind, n, ratio, count):
     T = clean_targets(n)
@@ -58,8 +89,109 @@ def test_planted_are_exactly_the_changed_rows(kind, n, ratio, count):
     assert planted.sum() == count
     # the clean targets are continuous: a replaced cell has a new value
     np.testing.assert_array_equal(planted, (T_dirty != T).any(axis=1))
-    per_row = 1 if kind == "cells" else 3
-    assert np.all((T_dirty != T)[planted].sum(axis=1) == per_row)
+    assert np.all((T_dirty != T)[planted].sum(axis=1) == CELLS_A_ROW.get(kind, 3))
+
+
+@all_kinds
+@pytest.mark.parametrize("ratio", [0.0, 0.05, 0.4])
+def test_wrong_cells_are_those_that_changed(kind, ratio):
+    T = clean_targets(200)
+    T_dirty, planted = contaminate(T, ratio, kind=kind, random_state=3)
+    again, rows, cells = contaminate(T, ratio, kind=kind, random_state=3, return_cells=True)
+    np.testing.assert_array_equal(again, T_dirty)
+    np.testing.assert_array_equal(rows, planted)
+    np.testing.assert_array_equal(cells, T_dirty != T)
+    np.testing.assert_array_equal(cells.any(axis=1), planted)
+
+
+@pytest.mark.parametrize("kind", ["independent-cells", "unit-cells"])
+def test_cells_are_drawn_for_each_target_by_itself(kind):
+    T = clean_targets(5000)
+    _, planted, cells = contaminate(T, 0.4, kind=kind, random_state=3, return_cells=True)
+    np.testing.assert_array_equal(cells.sum(axis=0), 2000)
+    # independent: all of a row with probability 0.4 ** 3, none with 0.6 ** 3; five deviations
+    for share, expected in [(cells.all(axis=1), 0.4**3), (~planted, 0.6**3)]:
+        assert abs(share.mean() - expected) < 5 * np.sqrt(expected * (1 - expected) / 5000)
+
+
+def test_units_are_mistaken_by_one_factor_per_row_or_cell():
+    T = clean_targets(4000)
+    for kind in ("units", "unit-cells"):
+        T_dirty, _, cells = contaminate(T, 0.5, kind=kind, random_state=0, return_cells=True)
+        factors = (T_dirty / T)[cells]
+        found, counts = np.unique(factors.round(9), return_counts=True)
+        np.testing.assert_allclose(found, [2.54, 10, 100, 1000])
+        np.testing.assert_allclose(counts / counts.sum(), 0.25, atol=0.03)
+        same = np.ptp((T_dirty / T)[cells.all(axis=1)], axis=1) < 1e-6
+        assert same.mean() == 1 if kind == "units" else same.mean() < 0.15
+
+
+def test_two_targets_of_a_row_are_swapped():
+    T = clean_targets(3000)
+    T_dirty, planted = contaminate(T, 0.5, kind="swapped-targets", random_state=0)
+    np.testing.assert_array_equal(np.sort(T_dirty, axis=1), np.sort(T, axis=1))
+    kept = (T_dirty == T)[planted]
+    np.testing.assert_allclose(kept.mean(axis=0), 1 / 3, atol=0.06)  # every pair alike
+    with pytest.raises(ValueError, match="two targets"):
+        contaminate(T[:, 0], 0.5, kind="swapped-targets")
+
+
+@pytest.mark.parametrize(("n", "moved"), [(2, 2), (3, 3), (100, 100), (101, 101)])
+def test_rows_are_swapped_in_pairs(n, moved):
+    T = clean_targets(2 * n)
+    T_dirty, planted = contaminate(T, 0.5, kind="swapped-rows", random_state=0)
+    assert (T_dirty != T).any(axis=1).sum() == moved == planted.sum()
+    np.testing.assert_array_equal(np.sort(T_dirty, axis=0), np.sort(T, axis=0))
+    came_from = np.array([np.flatnonzero((row == T).all(axis=1))[0] for row in T_dirty])
+    in_pairs = came_from[came_from] == np.arange(2 * n)
+    assert (~in_pairs).sum() == (3 if n % 2 else 0)
+
+
+def test_a_stuck_value_repeats_what_was_before():
+    T = clean_targets(100)
+    for seed in range(20):
+        T_dirty, planted, cells = contaminate(
+            T, 0.2, kind="stuck", random_state=seed, return_cells=True
+        )
+        run, [target] = np.flatnonzero(planted), np.flatnonzero(cells.any(axis=0))
+        np.testing.assert_array_equal(np.diff(run), 1)
+        np.testing.assert_array_equal(T_dirty[run, target], T[max(run[0] - 1, 0), target])
+
+
+def test_a_drift_grows_along_a_run():
+    T = clean_targets(100)
+    sides = set()
+    for seed in range(20):
+        T_dirty, planted, cells = contaminate(
+            T, 0.2, kind="drift", random_state=seed, return_cells=True
+        )
+        run, [target] = np.flatnonzero(planted), np.flatnonzero(cells.any(axis=0))
+        np.testing.assert_array_equal(np.diff(run), 1)
+        iqr = np.subtract(*np.percentile(T[:, target], [75, 25]))
+        offset = (T_dirty - T)[run, target] / iqr
+        np.testing.assert_allclose(np.abs(offset), 3 * np.arange(1, 21) / 20)
+        assert len(set(np.sign(offset))) == 1
+        sides.add(np.sign(offset[0]))
+    assert sides == {-1, 1}
+
+
+@pytest.mark.parametrize("kind", BOXPLOT_KINDS)
+def test_a_rule_that_plants_nothing_says_so(kind):
+    frame = pd.DataFrame({"flat": np.r_[np.zeros(32), 1:9], "fine": np.arange(40.0)})
+    with pytest.warns(UserWarning, match=r"quartiles are equal.*: flat$"):
+        contaminate(frame, 0.2, kind=kind, random_state=0)
+    with pytest.warns(UserWarning, match=r": 0$"):
+        contaminate(frame.to_numpy()[:, 0], 0.2, kind=kind, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        contaminate(frame[["fine"]], 0.2, kind=kind, random_state=0)
+        contaminate(frame, 0.0, kind=kind, random_state=0)
+
+
+def test_a_constant_that_stays_is_told():
+    for kind in ("heavy-tailed", "stuck", "drift", "swapped-rows"):
+        with pytest.warns(UserWarning, match="changed no value"):
+            contaminate(np.full(20, 0.1), 0.5, kind=kind, random_state=0)
 
 
 @pytest.mark.parametrize("kind", BOXPLOT_KINDS)
@@ -121,7 +253,8 @@ def test_heavy_tails_fall_back_to_the_standard_deviation():
 def test_zero_iqr_moves_values_onto_the_median(kind):
     T = np.zeros(40)
     T[:5] = 7.0
-    T_dirty, planted = contaminate(T, 0.9, kind=kind, random_state=0)
+    with pytest.warns(UserWarning, match="quartiles are equal"):
+        T_dirty, planted = contaminate(T, 0.9, kind=kind, random_state=0)
     assert planted[:5].any()
     np.testing.assert_array_equal(T_dirty[planted], 0.0)
     np.testing.assert_array_equal(T_dirty[~planted], T[~planted])
@@ -139,10 +272,10 @@ def test_contaminate_is_reproducible(kind):
     assert not np.array_equal(once, other)
 
 
-def test_a_seed_plants_the_same_rows_for_every_kind():
+def test_a_seed_plants_the_same_rows_for_every_kind_of_row():
     T = clean_targets(200)
     _, expected = contaminate(T, 0.3, random_state=7)
-    for kind in KINDS:
+    for kind in WHOLE_ROWS:
         np.testing.assert_array_equal(contaminate(T, 0.3, kind=kind, random_state=7)[1], expected)
 
 
@@ -157,7 +290,7 @@ def test_contaminate_leaves_its_input_alone(kind, order):
     assert not np.shares_memory(T, contaminate(T, 0.0, kind=kind)[0])
 
 
-@all_kinds
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "swapped-targets"])
 def test_flat_targets_and_frames(kind):
     T = clean_targets(100)[:, 0]
     flat, planted = contaminate(T, 0.3, kind=kind, random_state=0)
@@ -186,9 +319,13 @@ def test_integer_targets_become_floats():
     seed=st.integers(0, 2**32 - 1),
 )
 def test_contaminate_touches_the_planted_rows_only(T, ratio, kind, seed):
-    T_dirty, planted = contaminate(T, ratio, kind=kind, random_state=seed)
+    assume(kind != "swapped-targets" or (T.ndim == 2 and T.shape[1] > 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # equal quartiles
+        T_dirty, planted = contaminate(T, ratio, kind=kind, random_state=seed)
     assert T_dirty.shape == T.shape
-    assert planted.sum() == round(ratio * len(T))
+    if kind not in ("independent-cells", "unit-cells"):
+        assert planted.sum() == round(ratio * len(T))
     np.testing.assert_array_equal(T_dirty[~planted], T[~planted])
     assert np.isfinite(T_dirty).all()
     if kind in BOXPLOT_KINDS:
@@ -221,7 +358,7 @@ def test_bad_targets_are_refused():
 # --- synthetic -------------------------------------------------------------------------------
 
 
-@all_kinds
+@pytest.mark.parametrize("kind", ["rows", "cells", "one-sided", "heavy-tailed"])
 def test_synthetic_shapes_and_outliers(kind):
     problem = make_multitarget(250, 5, 4, outlier_ratio=0.2, outlier_kind=kind, random_state=0)
     assert problem.X.shape == (250, 5)

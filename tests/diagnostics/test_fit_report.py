@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
@@ -25,7 +26,8 @@ from gorelm import (
 from gorelm.datasets import contaminate, make_multitarget
 from gorelm.diagnostics import write_fit_report
 from gorelm.diagnostics.report import fit as report
-from gorelm.diagnostics.report.fit import Fit, headlines
+from gorelm.diagnostics.report.fit import Fit, headlines, solver_facts
+from gorelm.diagnostics.report.rows import inputs_of, suspicious_rows, value_in_print
 from gorelm.metrics import rrmse
 from support.browser import needs_browser, verdict_of
 from support.model_cases import guided_ensemble
@@ -106,7 +108,7 @@ def test_page_says_what_the_model_says(gor, page):
     assert "<title>One &amp; only</title>" in path.read_text("utf-8")
 
     flagged, predicted = gor.outlier_mask_, gor.predict(X)
-    assert f"{flagged.sum()} of 150" in text
+    assert f"rows to check {flagged.sum()} of 150" in text
     assert "lam = 0.1" in text
     assert "l1_ratio = 0.5" in text
     assert f"{gor.n_active_} of 25 have a weight" in text
@@ -117,7 +119,7 @@ def test_page_says_what_the_model_says(gor, page):
     assert np.__version__ in text
 
     # Every suspicious row with its score and residuals, the largest first.
-    assert tables.heads["suspicious-rows"] == ["row", "score", "flagged", "a", "b", "c"]
+    assert tables.heads["suspicious-rows"] == ["row", "score", "flagged", *"abc", "inputs"]
     rows = tables.rows["suspicious-rows"]
     order = np.argsort(-gor.outlier_scores_, kind="stable")[:100]
     assert [int(row[0]) for row in rows] == order.tolist()
@@ -214,9 +216,9 @@ def test_members_of_an_ensemble(tmp_path):
         seen = f" of {k} inputs" if member.hidden_.subsets is not None else ""
         assert f"{nodes} {member.activation}{seen}{link}" in text
     nodes = sum(member.n_hidden for member in model.members_)
-    assert f"networks averaged {len(model.members_)} {nodes} hidden nodes in all" in text
-    assert "distance from the optimum 0 closed form" in text
-    assert "hidden nodes kept" not in text
+    assert f"Networks averaged {len(model.members_)}, {nodes} hidden nodes in all" in text
+    assert "Distance from the optimum 0, closed form" in text
+    assert "Hidden nodes kept" not in text
     assert re.search(r"Seconds of the fit \S+ \(screen .*, search .*, refine .*, fit .*\)", text)
     assert f"{len(model.cv_results_['spread'])} layers were compared" in text
     tried = Tables(tmp_path / "fit.html").rows["layers"]
@@ -259,7 +261,8 @@ def test_out_of_fold_predictions_are_used(gor, tmp_path):
     rows = Tables(path).rows["suspicious-rows"]
     for row in rows:
         expected = [""] * 3 if int(row[0]) < 3 else pytest.approx([7.0] * 3)
-        assert (row[3:] if int(row[0]) < 3 else [float(v) for v in row[3:]]) == expected
+        cells = row[3:]
+        assert (cells if int(row[0]) < 3 else [float(v) for v in cells]) == expected
     errors = Tables(path).rows["errors"]
     assert [float(row[2]) for row in errors] == pytest.approx([7.0] * 3)
     assert "predictions by models that did not see the row" in words(path)
@@ -303,17 +306,87 @@ def test_names_of_frames(gor, tmp_path):
     path = write(gor, tmp_path, X=pd.DataFrame(X, index=[f"id{i}" for i in range(150)]), y=frame)
     tables = Tables(path)
     assert tables.heads["suspicious-rows"][:2] == ["row", "name"]
-    assert tables.heads["suspicious-rows"][-3:] == ["one", "two", "three"]
+    assert tables.heads["suspicious-rows"][-4:-1] == ["one", "two", "three"]
     for row in tables.rows["suspicious-rows"]:
         assert row[1] == f"id{row[0]}"
     assert Fit.of(gor, pd.DataFrame(X), frame, None, None).row_names is None  # says nothing new
+
+
+def test_rows_show_given_expected_and_inputs(gor):
+    """Of every row: what is given and expected, which cells are wrong, and what went in."""
+    pd = pytest.importorskip("pandas")
+    model = copy.copy(gor)
+    model.cell_mask_ = np.zeros(T.shape, dtype=bool)
+    model.cell_mask_[3, 1] = True  # of a row that is not flagged as a whole
+    row = int(np.flatnonzero(~gor.outlier_mask_)[-1])
+    model.cell_mask_[row, 2] = True
+    frame = pd.DataFrame(X).rename(columns=str).assign(colour="red <b>")
+    model.predict = lambda _: gor.predict(X)
+    fit = Fit.of(model, frame, pd.DataFrame(T, columns=["a", "b", "c"]), None, None)
+    found = {one.row: one for one in suspicious_rows(fit).rows}
+    assert found[row].flagged
+    assert [cell.wrong for cell in found[row].cells] == [False, False, True]
+    expected = gor.predict(X)
+    for i, one in found.items():
+        assert [float(cell.given.replace(",", "")) for cell in one.cells] == pytest.approx(T[i])
+        assert [cell.expected for cell in one.cells] == [value_in_print(v, 4) for v in expected[i]]
+        names, values = zip(*one.inputs, strict=True)
+        assert names == tuple(frame.columns)
+        assert values[-1] == "red <b>"
+        assert [float(v.replace(",", "")) for v in values[:-1]] == pytest.approx(X[i])
+    to_check = [one.flagged for one in found.values()]
+    assert to_check == sorted(to_check, reverse=True)  # what is to be checked comes first
+
+
+def test_inputs_of_any_table():
+    rows = np.array([2, 0])
+    for table in (X, X.tolist(), sparse.csr_array(X)):
+        names, values = inputs_of(table, rows)
+        assert names == [f"input {j}" for j in range(X.shape[1])]
+        np.testing.assert_allclose(values, X[rows])
+    polars = pytest.importorskip("polars")
+    names, values = inputs_of(
+        polars.DataFrame(X, schema=[f"c{j}" for j in range(X.shape[1])]), rows
+    )
+    assert names[0] == "c0"
+    np.testing.assert_allclose(values, X[rows])
+
+
+def test_numbers_print_as_people_write_them():
+    shown = {
+        18280.0: "18,280",
+        18283.26: "18,283",
+        0.31: "0.31",
+        -2.50: "-2.5",
+        1234567: "1,234,567",
+        3e-9: "3e-09",
+        np.float64(0.0): "0",
+        "<b>": "<b>",
+        True: "True",
+    }
+    assert {value: value_in_print(value, 4) for value in list(shown)[:3]} == {
+        18280.0: "18,280",
+        18283.26: "18,280",
+        0.31: "0.31",
+    }
+    assert [value_in_print(value, 5) for value in shown] == list(shown.values())
+    assert {value_in_print(value, 5) for value in (None, np.nan, "")} == {value_in_print(None, 5)}
+
+
+def test_solver_facts_come_last(page):
+    text = words(page)
+    places = [text.index(what) for what in (
+        "relative RMSE", "rows to check", "cells to check", "The 100 rows to check first",
+        "Root mean square errors", "Distance from the optimum", "Software that wrote",
+    )]  # fmt: skip
+    assert places == sorted(places)
 
 
 @pytest.mark.usefixtures("no_pictures")
 def test_one_target(tmp_path):
     model = GORELMRegressor(lam=0.1, **ELM).fit(X, T[:, 0])
     tables = Tables(write(model, tmp_path, y=T[:, 0]))
-    assert tables.heads["suspicious-rows"][-1] == "target"
+    assert tables.heads["suspicious-rows"][-2:] == ["target", "inputs"]
     assert len(tables.rows["errors"]) == 1
 
 
@@ -348,7 +421,8 @@ def test_many_targets(tmp_path):
         "score",
         "flagged",
         "worst target",
-        "its residual",
+        "given → expected",
+        "inputs",
     ]
     worst = tables.rows["suspicious-rows"][0]
     assert [worst[0], worst[3]] == ["7", "target 124"]
@@ -415,8 +489,10 @@ def test_missing_packages_name_the_extra(gor, tmp_path, monkeypatch):
 def test_a_fit_that_did_not_converge_is_said_so(gor):
     model = copy.copy(gor)
     model.converged_ = False
-    said = {what: remark for what, _, remark in headlines(Fit.of(model, X, T, None, None))}
-    assert "NOT converged" in said["distance from the optimum"]
+    fit = Fit.of(model, X, T, None, None)
+    assert "NOT converged" in dict(solver_facts(fit))["Distance from the optimum"]
+    assert "NOT converged" in [what for what, *_ in headlines(fit)]  # and first of all
+    assert "NOT converged" not in [what for what, *_ in headlines(Fit.of(gor, X, T, None, None))]
 
 
 SELF_TEST = """

@@ -49,6 +49,7 @@ from support.estimator_cases import (
     make,
     make_data,
     names,
+    residual_scores,
     sized,
     sparse_penalty,
 )
@@ -708,7 +709,7 @@ def scale_by_hand(T, target_scaling):
 
 
 @pytest.mark.crossed("options", "target_scaling")
-@all_cases
+@residual_scores
 @pytest.mark.parametrize("target_scaling", [*TARGET_SCALINGS, None])
 def test_scores_are_scaled_residual_norms(cls, options, target_scaling):
     X, T = make_data()
@@ -725,7 +726,7 @@ def test_scores_are_scaled_residual_norms(cls, options, target_scaling):
         )
 
 
-@all_cases
+@residual_scores
 def test_scores_extrapolate_known_cells_to_missing_ones(cls, options):
     X, T = make_data()
     T, holes = with_holes(T)
@@ -896,7 +897,8 @@ def test_an_interrupt_at_the_last_moment_changes_nothing(cls, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gorelm.estimators._base.outlier_threshold", interrupt)
+    for module in ("_base", "_judging"):
+        monkeypatch.setattr(f"gorelm.estimators.{module}.outlier_threshold", interrupt)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X[:, :3], T[:, :2])
     assert vars(model).keys() == before.keys()

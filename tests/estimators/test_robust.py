@@ -497,7 +497,7 @@ def test_rows_far_off_in_a_clean_table(monkeypatch, size, pulled):
     errors = rng.normal(size=(400, 2)) * rng.uniform(0, 0.4, size=(400, 1))
     errors[:3] = size
     monkeypatch.setattr(screen, "split_sizes", lambda *args: (np.inf, 0.0))  # one group
-    monkeypatch.setattr(screen, "_bounded_predictions", lambda task, scaled: scaled + errors)
+    monkeypatch.setattr(screen, "bounded_predictions", lambda task, scaled: scaled + errors)
     screened = screen.screen(make_task(T, T))
     assert not screened.contaminated
     assert (screened.T != T).any(axis=1).sum() == pulled
@@ -808,7 +808,7 @@ def test_every_parameter_and_attribute_is_documented():
         name: str(p.default) for name, p in signature.items()
     }
     data = make_data()
-    model = make().fit(pd.DataFrame(data.X, columns=list("abcde")), data.T)
+    model = make(check_inputs=True).fit(pd.DataFrame(data.X, columns=list("abcde")), data.T)
     fitted = {n for n in vars(model) if n.endswith("_") and not n.startswith("_")}
     assert set(re.findall(r"^(\w+) : ", attributes, re.M)) == fitted
 
@@ -888,3 +888,15 @@ def test_split_has_the_unit_of_the_scores(scores, unit, shift):
     assert again == pytest.approx(explained, rel=1e-9)
     if np.isfinite(threshold) and moved != unit * (threshold + shift):
         assert _explained(scores, moved / unit - shift) == pytest.approx(explained, rel=1e-9)
+
+
+@pytest.mark.parametrize("cell", ["red", np.nan])
+def test_errors_about_text_and_missing_values_name_what_takes_them(cell):
+    X, y = np.arange(12.0).reshape(6, 2).astype(object), np.arange(6.0)
+    X[2, 1] = cell
+    with pytest.raises(ValueError, match="TableRegressor takes tables") as raised:
+        RobustELMRegressor().fit(X, y)
+    assert str(cell) in str(raised.value) or "NaN" in str(raised.value)
+    with pytest.raises(ValueError, match="minimum of 1 is required") as raised:
+        RobustELMRegressor().fit(X[:0], y[:0])
+    assert "TableRegressor" not in str(raised.value)

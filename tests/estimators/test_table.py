@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gorelm import GORELMRegressor, RELMRegressor, RobustELMRegressor, TableRegressor
@@ -108,6 +110,20 @@ def test_unseen_words_count_as_none_and_are_said():
     np.testing.assert_allclose(difference, difference[0], atol=1e-6)
     with pytest.warns(UserWarning, match="categories 'pink', 'violet' and 'missing' in 3 rows"):
         model.predict(frame[:4].assign(colour=["red", "violet", "pink", None]))
+
+
+def test_folds_that_lack_a_word_are_no_news():
+    rng = np.random.default_rng(0)
+    table = np.column_stack([rng.uniform(size=60).astype(object), ["red", "blue"] * 30])
+    table[:3, 1] = "a", "b", "c"  # each in one row: every fold lacks some
+    y = table[:, 0].astype(float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scores = cross_val_score(TableRegressor(Ridge()), table, y, cv=3)
+    assert np.isfinite(scores).all()
+    model = make_pipeline(TableRegressor(Ridge())).fit(table[3:], y[3:])
+    with pytest.warns(UserWarning, match="'a', 'b' and 'c' in 3 rows"):  # a user asks
+        model.predict(table)
 
 
 def test_missing_words_are_a_word():

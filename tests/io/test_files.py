@@ -4,6 +4,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+from collections import UserList
 
 import numpy as np
 import pandas as pd
@@ -107,6 +108,23 @@ def test_ensembles_with_guided_layers(tmp_path):
                 np.testing.assert_array_equal(same.hidden_.subsets, member.hidden_.subsets)
     widths = intervals.predict_interval(X)
     np.testing.assert_array_equal(through_file(intervals, tmp_path).predict_interval(X), widths)
+
+
+@pytest.mark.parametrize("columns", ["as this version has them", "as up to 1.8"])
+def test_columns_that_pass_through(columns, tmp_path):
+    X, T = rows()
+    table = pd.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
+    encoder = ColumnTransformer([("scaled", StandardScaler(), ["x1"])], remainder="passthrough")
+    model = make_pipeline(encoder, small(RELMRegressor)).fit(table, T)
+    if columns == "as up to 1.8":
+        # A list that is an object of scikit-learn's own.
+        listed = type("_RemainderColsList", (UserList,), {})
+        listed.__module__ = "sklearn.compose._column_transformer"
+        *others, (name, step, passed) = encoder.transformers_
+        encoder.transformers_ = [*others, (name, step, listed(passed))]
+    restored = through_file(model, tmp_path)
+    assert same_predictions(restored, model, table)
+    assert type(restored[0].transformers_[-1][2]) is list
 
 
 def test_another_process_predicts_the_same_bits(tmp_path):

@@ -137,7 +137,37 @@ def test_ensembles_with_guided_layers():
     assert error(model, X, "float32") < 1e-6
     table = gorelm.TableRegressor(model, random_state=0).fit(X, T)
     assert error(table, X) < 1e-12
-    assert error(gorelm.ConformalRegressor(model, random_state=0).fit(X, T), X) < 1e-12
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_intervals_are_outputs_of_their_own(dtype):
+    X, T = rows()
+    tolerance = 1e-12 if dtype == "float64" else 1e-6
+    base = small(RobustELMRegressor, n_members=1)
+    for targets, params in ((T, {}), (T, {"joint": "ball"}), (T[:, 0], {}), (T[:, :1], {})):
+        model = gorelm.ConformalRegressor(base, calibration=40, random_state=0, **params)
+        model.fit(X, targets)
+        for one in (model, gorelm.TableRegressor(model, random_state=0).fit(X, targets)):
+            proto = to_onnx(one, dtype)
+            session = onnxruntime.InferenceSession(proto.SerializeToString())
+            y, lower, upper = session.run(["y", "lower", "upper"], {"X": X.astype(dtype)})
+            within = getattr(one, "regressor_", one)
+            ends = within.predict_interval(X.astype(dtype))
+            size = np.abs(ends).max()
+            assert y.dtype == lower.dtype == upper.dtype == dtype
+            assert lower.shape == one.predict(X).shape
+            assert np.abs(y - one.predict(X.astype(dtype))).max() < tolerance * size
+            assert np.abs(np.stack([lower, upper], axis=-1) - ends).max() < tolerance * size
+            about = {entry.key: entry.value for entry in proto.metadata_props}
+            assert about["confidence_level"] == "0.9"
+
+
+def test_intervals_without_enough_rows_are_refused():
+    X, T = rows()
+    with pytest.warns(UserWarning, match="needs 9 calibration rows"):
+        model = gorelm.ConformalRegressor(small(RELMRegressor), calibration=5).fit(X, T)
+    with pytest.raises(ValueError, match="needs 9 calibration rows"):
+        to_onnx(model)
 
 
 def test_pruned_models():

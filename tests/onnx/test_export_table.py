@@ -20,7 +20,7 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
-from gorelm import RELMRegressor, RobustELMRegressor
+from gorelm import ConformalRegressor, RELMRegressor, RobustELMRegressor, TableRegressor
 from gorelm.onnx import to_onnx
 from support.model_cases import rows, small
 
@@ -49,7 +49,7 @@ def unseen():
     return frame
 
 
-def run(model, frame, dtype="float64"):
+def run(model, frame, dtype="float64", output="y"):
     proto = to_onnx(model, dtype)
     session = onnxruntime.InferenceSession(proto.SerializeToString())
     about = {entry.key: entry.value for entry in proto.metadata_props}
@@ -59,7 +59,7 @@ def run(model, frame, dtype="float64"):
             feed["X"] = frame[json.loads(about["columns_of_X"])].to_numpy(dtype)
         else:
             feed[tensor.name] = frame[[tensor.name]].fillna("").to_numpy(object)
-    return session.run(["y"], feed)[0]
+    return session.run([output], feed)[0]
 
 
 NUMBERS = (make_pipeline(SimpleImputer(), StandardScaler()), ["c", "a"])
@@ -147,6 +147,23 @@ def test_estimators_that_are_pipelines_at_heart():
 
     model = Table().fit(*table())
     np.testing.assert_allclose(run(model, unseen()), model.predict(unseen()), rtol=1e-10)
+
+
+def test_intervals_around_a_table():
+    frame, T = table()
+    model = ConformalRegressor(TableRegressor(small(RELMRegressor)), random_state=0)
+    model.fit(frame, T)
+    proto = to_onnx(model)
+    about = {entry.key: entry.value for entry in proto.metadata_props}
+    assert json.loads(about["target_names"]) == ["y0", "y1", "y2"]
+    assert json.loads(about["feature_names"]) == list(frame)
+    np.testing.assert_allclose(run(model, frame), model.predict(frame), rtol=1e-9)
+    lower, upper = np.moveaxis(model.predict_interval(frame), -1, 0)
+    np.testing.assert_allclose(run(model, frame, output="lower"), lower, rtol=1e-9)
+    np.testing.assert_allclose(run(model, frame, output="upper"), upper, rtol=1e-9)
+    renamed = frame.rename(columns={"colour": "upper"})
+    with pytest.raises(TypeError, match="'upper': rename the column"):
+        to_onnx(model.fit(renamed, T))
 
 
 def test_categories_that_are_refused_come_out_as_nan():

@@ -1,5 +1,6 @@
 """Pages opened in a browser: a script at their end tells what it saw."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -10,6 +11,43 @@ import pytest
 needs_browser = pytest.mark.skipif(
     shutil.which("chromium") is None, reason="chromium is not on the PATH"
 )
+
+
+@contextlib.contextmanager
+def driven(folder, *, width=1280, height=860, dark=False):
+    """Start a browser that clicks and types (selenium); its downloads go to `folder`.
+
+    Skips the test where selenium or chromedriver is missing.
+    """
+    webdriver = pytest.importorskip("selenium.webdriver")
+    from selenium.webdriver.chrome.service import Service
+
+    if shutil.which("chromedriver") is None:
+        pytest.skip("chromedriver is not on the PATH")
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+        f"--user-data-dir={folder / 'profile'}",
+    ):
+        options.add_argument(argument)
+    options.add_experimental_option("prefs", {"download.default_directory": str(folder)})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        yield driver
+    finally:
+        driver.quit()
 
 
 def verdict_of(path, script, folder):

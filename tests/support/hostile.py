@@ -445,7 +445,7 @@ class Hostile:
         data = self._data()
         out = data if self.rng.random() < 0.1 else self._place(*TABLES)
         ratio = self._one(["0.2", "0.2", "0.5", "0.5", "0", "1", "-1", "nan", "x"])
-        kind = self._one(["rows", "cells", "one-sided", "heavy-tailed", "rows", "\x1b[31m"])
+        kind = self._one(["rows", "unit-cells", "swapped-rows", "drift", "stuck", "\x1b[31m"])
         return [
             "contaminate", f"--targets={self._targets(data)}", "--ratio", ratio, "--kind", kind,
             "--out", out, "--", data,

@@ -36,6 +36,8 @@ SMALL = {
 
 def small(cls, **options):
     known = inspect.signature(cls).parameters
+    if known.get("estimator", inspect.Parameter).default is inspect.Parameter.empty:
+        options = {"estimator": small(gorelm.RELMRegressor), **options}
     return cls(**{name: value for name, value in SMALL.items() if name in known}, **options)
 
 

@@ -14,6 +14,7 @@ layer is reproduced, extended and stored as a few numbers and arrays.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import index
 
@@ -28,7 +29,7 @@ from gorelm._features.activations import ACTIVATIONS, Activation
 from gorelm._features.guide import SubsetGuide, draw_subsets
 from gorelm._typing import Array, Indices, Inputs, RandomState
 
-__all__ = ["ACTIVATIONS", "HiddenLayer"]
+__all__ = ["ACTIVATIONS", "HiddenLayer", "RowSource"]
 
 # Bytes of H worked on at a time. For 64 inputs and 1000 outputs 64 to 256 rows
 # per block were equally fast and the whole of H at once 1.5 times slower. The floor keeps the
@@ -37,6 +38,22 @@ _BLOCK_BYTES = 2**20
 _MIN_ROWS, _MAX_ROWS = 64, 4096
 
 _N_PAIRS = 256  # of rows, for the typical distance between them
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """Rows that are not in one array here, of which some can be fetched, for centres.
+
+    Attributes
+    ----------
+    n_rows : int
+        Their number.
+    take : callable
+        Returns the rows at some indices, in their order, dense.
+    """
+
+    n_rows: int
+    take: Callable[[Indices], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +132,7 @@ class HiddenLayer:
         weight_scale: float = 1.0,
         direct_link: bool = False,
         random_state: RandomState = None,
-        X: Inputs | None = None,
+        X: Inputs | RowSource | None = None,
         sample_weight: npt.ArrayLike | None = None,
         offset: npt.ArrayLike | None = None,
         n_inputs: int | None = None,
@@ -190,7 +207,7 @@ class HiddenLayer:
     def grow(
         self,
         n_new: int,
-        X: Inputs | None = None,
+        X: Inputs | RowSource | None = None,
         sample_weight: npt.ArrayLike | None = None,
         offset: npt.ArrayLike | None = None,
         guide: SubsetGuide | None = None,
@@ -203,8 +220,9 @@ class HiddenLayer:
         ----------
         n_new : int
             Number of nodes to add.
-        X : ndarray or scipy.sparse of shape (N, n_features), optional
-            Rows to draw centres from; only radial nodes need it, and look at it.
+        X : ndarray, scipy.sparse of shape (N, n_features) or RowSource, optional
+            Rows to draw centres from; only radial nodes need it, and look at it. Which rows these
+            are depends on their number and weights alone.
         sample_weight : array-like of shape (N,), optional
             A weight of 2 is the row written twice, a weight of 0 the row left out.
         offset : array-like of shape (n_features,), optional
@@ -235,8 +253,10 @@ class HiddenLayer:
                 raise ValueError(
                     f"{self.activation!r} nodes have rows of the data as centres: X is needed."
                 )
-            X = _as_rows(X, self.n_features)
-            cdf = _cumulative(sample_weight, X.shape[0])
+            if not isinstance(X, RowSource):
+                X = _as_rows(X, self.n_features)
+            n_rows = X.n_rows if isinstance(X, RowSource) else X.shape[0]
+            cdf = _cumulative(sample_weight, n_rows)
             A = _sample(X, cdf, U[:, 0]) + self._offset(offset)
             if subsets is not None:
                 A = np.take_along_axis(A, subsets, axis=1)
@@ -517,17 +537,18 @@ def _cumulative(sample_weight: npt.ArrayLike | None, n_rows: int) -> Array:
     return np.cumsum(w)
 
 
-def _sample(X: Inputs, cdf: Array, u: Array) -> Array:
+def _sample(X: Inputs | RowSource, cdf: Array, u: Array) -> Array:
     """Return the rows at the quantiles u of the weights, dense float64.
 
     As each row owns an interval of length w_i, a row of weight 2 and the same row twice are one.
     """
     at = np.searchsorted(cdf, u * cdf[-1], side="right")
-    return np.asarray(_dense(_clipped(X[at], _precision(X))), dtype=np.float64)
+    rows = X.take(at) if isinstance(X, RowSource) else X[at]
+    return np.asarray(_dense(_clipped(rows, _precision(rows))), dtype=np.float64)
 
 
 def _typical_distance(
-    X: Inputs, cdf: Array, act: Activation, subsets: Indices | None = None
+    X: Inputs | RowSource, cdf: Array, act: Activation, subsets: Indices | None = None
 ) -> float | Array:
     """Median distance between random pairs of distinct rows; 1 if no two differ.
 

@@ -155,22 +155,32 @@ _CHUNK_ROWS = 512
 class RecursiveRidge:
     r"""The triangle R and the right-hand side z of all rows so far, RB = z.
 
-    .. math:: R'R = H'H + I/C, \qquad R'z = H'T
+    .. math:: R'R = H'H + I/C, \qquad R'z = H'T + B_0/C
 
     Rows are absorbed by orthogonal transformations (LAPACK's tpqrt), which lose fewer digits than
     updates of :math:`H'H` or of its inverse, and need no first chunk of any size: before the first
-    row :math:`R = I/\sqrt{C}`.
+    row :math:`R = I/\sqrt{C}` and :math:`B = B_0`, which is 0 unless given.
+
+    Old rows can be faded. The ridge fades with them, and is restored when less than half of it is
+    left: in between it is at least :math:`I/(2C)`.
     """
 
-    def __init__(self, n_hidden: int, n_targets: int, C: float) -> None:
-        self._R = np.asfortranarray(np.eye(n_hidden) / np.sqrt(C))
-        self._z = np.zeros((n_hidden, n_targets), order="F")
+    # Not in files of earlier versions, in which nothing has faded.
+    _ridge: float = 0.0
+    _left: float = 1.0
+    _start: Array | None = None
+
+    def __init__(self, n_hidden: int, n_targets: int, C: float, start: Array | None = None) -> None:
+        self._R: Array = np.asfortranarray(np.eye(n_hidden) / np.sqrt(C))
+        self._z: Array = np.zeros((n_hidden, n_targets), order="F")
+        self._ridge, self._start = 1.0 / C, start
+        if start is not None:
+            self._z += start / np.sqrt(C)
 
     def absorbed(self, H: Array, T: Array) -> RecursiveRidge:
         """Return what rows with hidden outputs H (N, L) and targets T (N, m) make of it."""
         if not len(self._R):
             return self
-        after = object.__new__(RecursiveRidge)
         R, z = self._R, self._z
         block = min(_QR_BLOCK, len(R))
         for start in range(0, len(H), _CHUNK_ROWS):
@@ -182,22 +192,53 @@ class RecursiveRidge:
                 z, _, failed = linalg.lapack.dtpmqrt(0, v, t, z, right, side="L", trans="T")
             if failed:
                 raise linalg.LinAlgError("LAPACK could not absorb the rows")
-        after._R, after._z = R, z
+        return self._with(R, z)
+
+    def faded(self, share: float) -> RecursiveRidge:
+        """Return the recursion with all rows so far weighted by a share in [0, 1]."""
+        after = self._with(self._R * np.sqrt(share), self._z * np.sqrt(share))
+        after._left = self._left * share
+        if after._left >= 0.5:
+            return after
+        missing = np.sqrt((1.0 - after._left) * self._ridge)
+        ridge = missing * np.eye(len(self._R))
+        towards = np.zeros_like(self._z) if self._start is None else missing * self._start
+        after = after.absorbed(ridge, towards)
+        after._left = 1.0
         return after
 
     def take(self, targets: Indices) -> RecursiveRidge:
         """Return the recursion of some targets alone."""
-        part = object.__new__(RecursiveRidge)
-        part._R, part._z = self._R, np.asfortranarray(self._z[:, targets])
+        part = self._with(self._R, np.asfortranarray(self._z[:, targets]))
+        part._start = None if self._start is None else self._start[:, targets]
         return part
 
     def keep(self, nodes: Indices) -> RecursiveRidge:
         """Return the recursion of some weights, by their increasing indices; others must be 0."""
         Q, R = linalg.qr(self._R[:, nodes], mode="economic", check_finite=False)
-        part = object.__new__(RecursiveRidge)
-        part._R, part._z = np.asfortranarray(R), np.asfortranarray(Q.T @ self._z)
+        part = self._with(np.asfortranarray(R), np.asfortranarray(Q.T @ self._z))
+        part._start = None if self._start is None else self._start[nodes]
         return part
 
     def weights(self) -> Array:
         """Return B (L, m)."""
         return np.asarray(linalg.solve_triangular(self._R, self._z, check_finite=False))
+
+    def predicted(self, H: Array) -> tuple[Array, Array]:
+        """Return HB (N, m), and the rows' leverages h(R'R)^{-1}h' (N,).
+
+        A new row's error has 1 + leverage times the variance of the noise.
+        """
+        if not len(self._R):
+            return np.zeros((len(H), self._z.shape[1])), np.zeros(len(H))
+        V: Array = linalg.solve_triangular(
+            self._R, H.T.astype(float), trans="T", check_finite=False
+        )
+        return V.T @ self._z, np.einsum("ln,ln->n", V, V)
+
+    def _with(self, R: Array, z: Array) -> RecursiveRidge:
+        """Return a recursion of the same ridge with another triangle."""
+        other = object.__new__(RecursiveRidge)
+        vars(other).update(vars(self))
+        other._R, other._z = R, z
+        return other

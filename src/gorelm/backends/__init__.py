@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gorelm._features.layer import HiddenLayer
+from gorelm._features.layer import HiddenLayer, RowSource
 from gorelm._features.scaling import Scaling
 from gorelm._solver.admm import Settings
 from gorelm._solver.problem import Problem
@@ -50,7 +50,9 @@ class BatchModel(FittedModel, Protocol):
 
     def _take_names(self, X: NamedInputs) -> None: ...
 
-    def _draw(self, n_features: int) -> HiddenLayer: ...
+    def _draw(
+        self, n_features: int, *, rows: RowSource | None = None, w: Array | None = None
+    ) -> HiddenLayer: ...
 
     def problem(self) -> Problem:
         """Return the problem that the parameters describe."""

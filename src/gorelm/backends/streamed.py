@@ -20,12 +20,12 @@ import numpy.typing as npt
 from joblib import cpu_count
 from threadpoolctl import ThreadpoolController
 
-from gorelm._features.layer import HiddenLayer
+from gorelm._features.layer import HiddenLayer, RowSource
 from gorelm._features.scaling import Scaling, Summary, merge
 from gorelm._solver.linalg import GramSum
 from gorelm._solver.rows import BlockRows, Result, cut, total
 from gorelm._solver.target_norms import refuse_huge
-from gorelm._typing import Array, Mask
+from gorelm._typing import Array, Indices, Mask
 from gorelm.stream import BLOCK_ROWS, RowBlocks
 
 PART_WORK = 8_000_000  # multiplications for each product with a part of a block
@@ -36,6 +36,21 @@ def summarise(
 ) -> Summary:
     """Return the summary of the used rows; see `gorelm._features.scaling.fit_scaling`."""
     return reduce(merge, (summary(x[used[rows]], weights[rows][used[rows]]) for rows, x in X))
+
+
+def source_of(X: RowBlocks, used: Mask, scaling: Scaling) -> RowSource:
+    """Return where to fetch scaled rows among the used ones."""
+    numbers = np.flatnonzero(used)
+
+    def take(at: Indices) -> Array:
+        wanted, parts, places = numbers[at], [], []
+        for rows, x in X:
+            here = np.flatnonzero((wanted >= rows.start) & (wanted < rows.stop))
+            parts.append(scaling.apply(x[wanted[here] - rows.start])[0])
+            places.append(here)
+        return np.concatenate(parts)[np.argsort(np.concatenate(places))]
+
+    return RowSource(len(numbers), take)
 
 
 class HiddenBlocks:

@@ -5,6 +5,7 @@ from gorelm.cli.cleaning import clean
 from gorelm.cli.datasets import contaminate, datasets
 from gorelm.cli.experiments import experiment, report
 from gorelm.cli.models import export, inspect, predict
+from gorelm.cli.reviewing import review
 from gorelm.cli.tables import fit, outliers
 
 __all__ = ["main"]
@@ -14,6 +15,7 @@ for command in (
     fit,
     outliers,
     clean,
+    review,
     predict,
     inspect,
     export,

@@ -53,7 +53,7 @@ def fetch_datasets(names: tuple[str, ...], everything: bool, data_home: Path | N
 @click.command(
     cls=Command,
     epilog="gorelm contaminate table.csv --targets y1,y2 --ratio 0.2 --out dirty.csv\n"
-    "gorelm contaminate table.csv --targets 3 --ratio 0.1 --kind cells --seed 7 --out dirty.csv",
+    "gorelm contaminate table.csv --targets 3 --ratio 0.1 --kind units --seed 7 --out dirty.csv",
 )
 @click.argument("data", type=PATH)
 @click.option(
@@ -62,8 +62,16 @@ def fetch_datasets(names: tuple[str, ...], everything: bool, data_home: Path | N
     help="Names of the targets, separated by commas (one with a comma in double quotes), or how "
     "many (the last).",
 )
-@click.option("--ratio", type=float, required=True, help="Share of rows to make wrong.")
-@click.option("--kind", default="rows", show_default=True, help="rows, cells, one-sided, ...")
+@click.option(
+    "--ratio", type=float, required=True, help="Share of rows (or of cells) to make wrong."
+)
+@click.option(
+    "--kind",
+    default="rows",
+    show_default=True,
+    help="rows, cells, one-sided, heavy-tailed, independent-cells, units, unit-cells, "
+    "swapped-targets, swapped-rows, stuck or drift.",
+)
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
@@ -76,8 +84,9 @@ def fetch_datasets(names: tuple[str, ...], everything: bool, data_home: Path | N
 def contaminate(data: Path, targets: str, ratio: float, kind: str, seed: int, out: Path) -> None:
     """Plant outliers in a table.
 
-    They replace targets; a column `planted` says in which rows. All other cells are written as
-    they are in DATA.
+    They replace targets (or inputs, if these are named as targets); a column `planted` says in
+    which rows. All other cells are written as they are in DATA. A line says in which targets the
+    kind plants nothing.
     """
     from gorelm.cli import reading
     from gorelm.cli.planting import planted_in

@@ -23,13 +23,17 @@ def planted_in(
     path: Path, targets: str, out: Path, *, ratio: float, kind: str, seed: int
 ) -> tuple[pandas.DataFrame, str | None]:
     """Return the table with outliers, and the separator to write it with (None: the usual one)."""
+    import pandas
+
     frame = saying_warnings(lambda: read_table(path))
     _, places = chosen(frame, targets, None, path)
     if "planted" in frame.columns:
         raise ValueError(f"{path} has a column 'planted' already; rename or remove it")
     T = _complete(frame.iloc[:, places], path)
-    dirty, planted = contaminate(T, ratio, kind=kind, random_state=seed)
-    changed = dirty != T
+    named = pandas.DataFrame(T, columns=frame.columns[places])
+    dirty, planted, changed = saying_warnings(
+        lambda: contaminate(named, ratio, kind=kind, random_state=seed, return_cells=True)
+    )
     text = None if out.name.lower().endswith((".parquet", ".pq")) else read_text(path)
     separator = None
     if text is not None:

@@ -30,6 +30,7 @@ class How(TypedDict):
     jobs: int | None
     effort: str
     nodes: int | None
+    check_inputs: bool
 
 
 def table_options(*, need_targets: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -37,6 +38,8 @@ def table_options(*, need_targets: bool = True) -> Callable[[Callable[P, R]], Ca
 
     def add_to(command: Callable[P, R]) -> Callable[P, R]:
         for add in (
+            click.option("--check-inputs", is_flag=True,
+                         help="Look for wrong numbers among the inputs too, and fill them in."),
             click.option("--nodes", type=click.IntRange(1),
                          help="Hidden nodes of every network.  [by effort: 300, 1000 or 2000, and "
                          "more for large tables]"),
@@ -121,10 +124,8 @@ def _row_names(table: Table) -> list[str] | None:
     return None if table.lines is None else [f"line {n}" for n in table.lines]
 
 
-def fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
-    """Return the model that all commands fit to a table."""
-    import warnings
-
+def unfitted(*, progress: bool = False, **how: Unpack[How]) -> TableRegressor:
+    """Return the model that the options ask for."""
     from gorelm.estimators import RobustELMRegressor, TableRegressor
 
     robust = RobustELMRegressor(
@@ -132,11 +133,19 @@ def fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
         n_hidden=how["nodes"] or "auto",
         n_jobs=how["jobs"],
         missing_targets="ignore",
-        progress=sys.stderr.isatty(),
+        check_inputs=how["check_inputs"],
+        progress=progress,
     )
+    return TableRegressor(robust, random_state=how["seed"])
+
+
+def fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
+    """Return the model that all commands fit to a table."""
+    import warnings
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # its notes say the same
-        model = TableRegressor(robust, random_state=how["seed"]).fit(table.X, table.y)
+        model = unfitted(progress=sys.stderr.isatty(), **how).fit(table.X, table.y)
     robust = model.regressor_
     robust.set_params(n_jobs=None, progress=False)  # of this fit, not of the model
     return model
@@ -163,6 +172,7 @@ def arguments_of(
         ("--seed", how["seed"]),
     ):
         chosen += [option, str(value)] if value else []
+    chosen += ["--check-inputs"] if how["check_inputs"] else []
     return shlex.join(chosen)
 
 
@@ -239,4 +249,5 @@ def outliers(
     say("Next:")
     if out is None:
         say(f"  gorelm outliers {arguments} --out suspicious.csv")
+    say(f"  gorelm review {arguments}")
     say(f"  gorelm clean {arguments} --out {clean_name(data)}")

@@ -13,6 +13,7 @@ from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 if TYPE_CHECKING:
     from gorelm.diagnostics.convergence import ConvergenceDisplay
     from gorelm.diagnostics.growth import GrowthDisplay
+    from gorelm.diagnostics.judging import Judgement, judge
     from gorelm.diagnostics.outliers import OutlierDisplay
     from gorelm.diagnostics.paths import PathDisplay
     from gorelm.diagnostics.predictions import PredictedObservedDisplay
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 __all__ = [
     "ConvergenceDisplay",
     "GrowthDisplay",
+    "Judgement",
     "OutlierDisplay",
     "PathDisplay",
     "PredictedObservedDisplay",
+    "judge",
     "outlier_threshold",
     "split_in_two",
     "write_fit_report",
@@ -32,9 +35,11 @@ __all__ = [
 _MODULES = {
     "ConvergenceDisplay": "convergence",
     "GrowthDisplay": "growth",
+    "Judgement": "judging",
     "OutlierDisplay": "outliers",
     "PathDisplay": "paths",
     "PredictedObservedDisplay": "predictions",
+    "judge": "judging",
     "write_fit_report": "report.fit",
 }
 

@@ -20,7 +20,9 @@ from gorelm.estimators.growing import (
     IRELMRegressor,
 )
 from gorelm.estimators.online import OSELMRegressor
+from gorelm.estimators.online_robust import RobustOSELMRegressor
 from gorelm.estimators.robust import RobustELMRegressor
+from gorelm.estimators.screened import ScreenedRegressor
 from gorelm.estimators.table import TableRegressor
 
 __all__ = [
@@ -39,5 +41,7 @@ __all__ = [
     "RELMRegressor",
     "RELMRegressorCV",
     "RobustELMRegressor",
+    "RobustOSELMRegressor",
+    "ScreenedRegressor",
     "TableRegressor",
 ]

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from numbers import Integral, Real
 from typing import ClassVar, Self
 
@@ -17,7 +18,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
-from gorelm._features.layer import HiddenLayer
+from gorelm._features.layer import HiddenLayer, RowSource
 from gorelm._features.scaling import INPUT_SCALINGS, TARGET_SCALINGS, Scaling
 from gorelm._solver.admm import ADAPTIVE, PAPER, Settings
 from gorelm._solver.prepared import solve
@@ -174,8 +175,15 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.hidden_ = self._draw(X.shape[1], design)
         return design.times_omega(self._hidden_outputs(design.X, design.offset)), design
 
-    def _draw(self, n_features: int, design: Design | None = None) -> HiddenLayer:
-        """Draw the layer; radial nodes take their centres from the rows of `design`."""
+    def _draw(
+        self,
+        n_features: int,
+        design: Design | None = None,
+        *,
+        rows: RowSource | None = None,
+        w: Array | None = None,
+    ) -> HiddenLayer:
+        """Draw the layer; radial nodes have centres among `design`, or `rows` of weight `w`."""
         return HiddenLayer.draw(
             self._n_first,
             n_features,
@@ -185,8 +193,8 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             n_inputs=self.n_inputs,
             direct_link=self.direct_link,
             random_state=self.random_state,
-            X=None if design is None else design.X,
-            sample_weight=None if design is None else design.w,
+            X=rows if design is None else design.X,
+            sample_weight=w if design is None else design.w,
             offset=None if design is None else design.offset,
         )
 
@@ -405,6 +413,28 @@ def require_finite(found: Weights) -> None:
             "regularisation (larger lam, smaller C), scaling, a sample_weight of ordinary "
             "size, or float64 inputs"
         )
+
+
+def seeded(model: BaseEstimator, rng: np.random.RandomState) -> BaseEstimator:
+    """Give every `random_state` of a model, and of the models in it, that is None a seed."""
+    seeds = {
+        name: rng.randint(np.iinfo(np.int32).max)
+        for name, value in sorted(model.get_params().items())
+        if name.split("__")[-1] == "random_state" and value is None
+    }
+    return model.set_params(**seeds)
+
+
+def with_groups(fit_params: dict[str, object], groups: object) -> dict[str, object]:
+    """Return the parameters of an inner fit, with groups if there are any."""
+    return fit_params if groups is None else {**fit_params, "groups": groups}
+
+
+def takes_groups(model: BaseEstimator) -> bool:
+    """Whether the fit of a model takes groups; one that passes them on says it by a method."""
+    if hasattr(model, "_takes_groups"):
+        return bool(model._takes_groups())
+    return "groups" in signature(model.fit).parameters
 
 
 def levels_to_caller() -> int:

@@ -105,7 +105,7 @@ SEED = """\
 random_state : int, RandomState instance or None, default=None
     Seed of the hidden layer; pass an int for reproducible results."""
 
-FITTED = """\
+WEIGHTS = """\
 hidden_ : HiddenLayer
     The drawn layer; it takes scaled inputs (`hidden_outputs` scales them first).
 coef_ : ndarray of shape (n_outputs, n_targets)
@@ -123,18 +123,24 @@ dual_gap_ : float
 history_ : list of dict
     One record for each checked iteration, with the keys a callback sees.
 n_active_ : int
-    Hidden outputs with a nonzero weight; `prune` removes the others.
+    Hidden outputs with a nonzero weight; `prune` removes the others."""
+
+SCORES = """\
 outlier_scores_ : ndarray of shape (n_samples,)
     Norm of each training row's residual, in units of the scaled targets; of a row with unknown
     targets, what it would be if they were off as much as the known ones.
 outlier_threshold_ : float
     Tukey's fence for the scores, see :func:`gorelm.diagnostics.outlier_threshold`.
 outlier_mask_ : ndarray of bool, shape (n_samples,)
-    Training rows whose score is above the fence.
+    Training rows whose score is above the fence."""
+
+INPUTS = """\
 n_features_in_ : int
     Number of inputs.
 feature_names_in_ : ndarray of str
     Names of the inputs, when X was a frame with string column names."""
+
+FITTED = "\n".join([WEIGHTS, SCORES, INPUTS])
 
 SEARCH = """\
 n_lams : int, default=41
@@ -180,6 +186,7 @@ _PARTS = {
     "large": LARGE,
     "seed": SEED,
     "fitted": FITTED,
+    "weights_fitted": WEIGHTS + "\n" + INPUTS,
     "search": SEARCH,
     "searched": SEARCHED,
 }

@@ -12,14 +12,13 @@ import numpy as np
 
 from gorelm._compat import Interval
 from gorelm._extras import needs
-from gorelm._features.layer import ACTIVATIONS
 from gorelm._features.scaling import Scaling, fit_scaling
 from gorelm._solver.prepared import solve_rows
 from gorelm._solver.target_norms import bring_near
 from gorelm._typing import Array, Constraints, Inputs
 from gorelm.backends import NamedInputs
 from gorelm.backends.dask.source import Partitioned
-from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes, summarise
+from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes, source_of, summarise
 from gorelm.estimators._base import IterativeELM, SizedELM, parameters
 from gorelm.estimators._prepare import (
     Targets,
@@ -90,24 +89,21 @@ class LargeELM(SizedELM, IterativeELM):
         self._target_scaling = Scaling.fit(self.target_scaling, T[used], w[used])
         targets = Targets.scaled(self._target_scaling, T[used], w[used])
         omega, size = targets.omega, targets.typical_size()
-        self.hidden_ = self._draw(X.shape[1])
+        rows = source_of(X, used, self._input_scaling)
+        self.hidden_ = self._draw(X.shape[1], rows=rows, w=w[used])
 
         loop = 44 * targets.T.size + 24 * self.hidden_.n_outputs**2 + X.nbytes
         H = HiddenBlocks(X, used, self._input_scaling, self.hidden_, omega, memory=budget - loop)
         problem = self.problem()
         T_near = bring_near(targets.T, problem, omega, H.dtype)
-        rows = StreamedRows(H, T_near, omega, targets.observed)
-        found = solve_rows(rows, problem, settings=self._settings(), callback=self.callback)
-        del rows, H, targets, T_near
+        owner = StreamedRows(H, T_near, omega, targets.observed)
+        found = solve_rows(owner, problem, settings=self._settings(), callback=self.callback)
+        del owner, H, targets, T_near
         self._take_solution(found)
         self._score(row_scores(self._residuals(X, T), T), used, w[used], size)
 
     def _require_streamable(self, remedy: str = "raise memory_budget") -> None:
-        if ACTIVATIONS[self.activation].radial:
-            raise ValueError(
-                f"{self.activation!r} nodes take rows of the data as centres, which needs all of "
-                f"H in memory: use another activation, or {remedy}"
-            )
+        """Raise if the method needs all of H in memory."""
 
     def _take_names(self, X: NamedInputs) -> None:
         take_names(self, X)

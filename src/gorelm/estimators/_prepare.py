@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -178,6 +179,20 @@ class Design(Targets):
 def is_tensor(X: object) -> bool:
     """Whether X is an array of PyTorch's or CuPy's."""
     return type(X).__module__.split(".")[0] in ("torch", "cupy")
+
+
+@contextmanager
+def naming_table_regressor() -> Iterator[None]:
+    """Add to scikit-learn's message about text or NaN in X what takes them."""
+    try:
+        yield
+    except ValueError as error:
+        if not any(words in str(error) for words in ("contains NaN", "convert", "numeric")):
+            raise
+        raise ValueError(
+            f"{error}\ngorelm.TableRegressor takes tables with text and missing values: it encodes "
+            "categories, fills in missing values, and fits a RobustELMRegressor"
+        ) from None
 
 
 class _TakesTargets(Protocol):

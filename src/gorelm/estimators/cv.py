@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from functools import partial
 from itertools import product
 from numbers import Integral, Real
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -18,7 +18,7 @@ from gorelm._features.scaling import Scaling
 from gorelm._solver.prepared import Prepared
 from gorelm._typing import Array, Constraints, Indices, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold
-from gorelm.estimators._base import IterativeELM, SizedELM, parameters
+from gorelm.estimators._base import IterativeELM, SizedELM, all_or_nothing, parameters
 from gorelm.estimators._docs import document
 from gorelm.estimators._prepare import usable_rows
 from gorelm.estimators._search import Candidate, FoldPrediction, SearchTable, out_of_fold
@@ -118,12 +118,39 @@ class SearchingELM(SizedELM):
 
     # -- fitting ---------------------------------------------------------------------------------
 
-    def _fit(self, X: object, y: object, sample_weight: object) -> None:
+    def fit(
+        self, X: object, y: object, sample_weight: object = None, groups: object = None
+    ) -> Self:
+        """Choose the penalty and the hidden layer by folds, and fit the output weights.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_samples, n_features)
+            Inputs; float32 inputs are worked on in float32.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets. NaN marks an unknown cell when ``missing_targets="ignore"``.
+        sample_weight : array of shape (n_samples,), optional
+            Weight of every row; a weight of 2 equals the row twice, a weight of 0 its absence.
+        groups : array of shape (n_samples,), optional
+            Label of the group of every row, such as the patient or the machine that it comes from.
+            If `cv` is a number, every group is in one fold; a splitter is told the groups.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator. A fit that fails or is interrupted leaves it as it was.
+        """
+        with all_or_nothing(self):
+            validate_params(self)
+            self._fit(X, y, sample_weight, groups)
+        return self
+
+    def _fit(self, X: object, y: object, sample_weight: object, groups: object = None) -> None:
         X, T, w = self._validate(X, y, sample_weight)
         usable = usable_rows(T, w)
         table = SearchTable(X, T, w, usable)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        folds = folds_of(self.cv, X, T, seed)
+        folds = folds_of(self.cv, X, T, seed, groups)
         if not all(usable[fold.train].any() and usable[fold.test].any() for fold in folds):
             raise ValueError("a fold of cv has no row with a positive weight and a known target")
         scale = Scaling.fit(self.target_scaling, T[usable], w[usable]).scale

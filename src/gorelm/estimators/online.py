@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import field
 from numbers import Real
 from typing import ClassVar, Self
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from gorelm._compat import Interval, validate_params
 from gorelm._solver.least_squares import RecursiveRidge
 from gorelm._solver.target_norms import refuse_huge
-from gorelm._typing import Array, Constraints, Mask
+from gorelm._typing import Array, Constraints, Indices, Mask
 from gorelm.estimators._base import SizedELM, Weights, all_or_nothing, parameters
 from gorelm.estimators._docs import document
 from gorelm.estimators._prepare import has_target, patterns, row_scores
@@ -30,6 +31,8 @@ class OSELMRegressor(SizedELM):
 
     over all rows so far, whatever the chunks were: the same as ``RELMRegressor(C)`` on all of them
     at once, as long as both scale alike. Kept is a triangular matrix of the size of the layer.
+    With ``forgetting`` :math:`< 1` a row of which k rows have come since has a weight of
+    :math:`\text{forgetting}^k`.
 
     The first chunk, or `fit`, sets the scalings (and the centres of radial nodes) for good. If it
     is small or not typical, scale the data beforehand and pass ``input_scaling=None,
@@ -40,6 +43,9 @@ class OSELMRegressor(SizedELM):
     C : float, default=1.0
         Weight of the errors against the penalty; smaller is smoother. It counts when the first
         rows come, and not after.
+    forgetting : float, default=1.0
+        Factor on the weight of all former rows with each new one: 0.99 remembers about 100 rows,
+        0.999 about 1000, 1 all of them. The penalty does not fade (it is between 1/(2C) and 1/C).
     {hidden}
     {seed}
 
@@ -71,9 +77,11 @@ class OSELMRegressor(SizedELM):
     _parameter_constraints: ClassVar[Constraints] = {
         **SizedELM._parameter_constraints,
         "C": [Interval(Real, 0, None, closed="neither")],
+        "forgetting": [Interval(Real, 0, 1, closed="right")],
     }
 
     C: float = field(default=1.0, kw_only=False)
+    forgetting: float = 1.0
 
     def partial_fit(self, X: object, y: object, sample_weight: object = None) -> Self:
         """Absorb a chunk of rows.
@@ -105,22 +113,40 @@ class OSELMRegressor(SizedELM):
         first = RecursiveRidge(H.shape[1], T.shape[1], self.C)
         self._recursions = [(np.arange(T.shape[1]), first)]
         self.n_samples_seen_ = 0
-        return self._absorbed(H, T, observed)
+        return self._absorbed(H, T, omega, observed)
 
-    def _absorbed(self, H: Array, T: Array, observed: Mask | None) -> Weights:
+    def _absorbed(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
         """Absorb rows; targets share a recursion as long as they are known in the same rows."""
         refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
-        recursions = []
-        for columns, recursion in self._recursions:
-            known = None if observed is None else observed[:, columns]
-            for rows, own in patterns(known, len(columns)):
-                part = recursion if len(own) == len(columns) else recursion.take(own)
-                after = part.absorbed(H[rows], T[rows][:, columns[own]])
-                recursions.append((columns[own], after))
-        self._recursions = recursions
         self.n_samples_seen_ += len(H)
-        coef = np.empty((H.shape[1], T.shape[1]))
-        for columns, recursion in recursions:
+        H, T = self._fade(H, T, omega)
+        self._learn(H, T, observed)
+        return self._found(T.shape[1])
+
+    def _fade(self, H: Array, T: Array, omega: Array | None) -> tuple[Array, Array]:
+        """Fade the rows so far, and of new rows the earlier ones; a weight of 2 is two rows."""
+        if self.forgetting == 1.0:
+            return H, T
+        left = self._left(np.ones(len(H)) if omega is None else omega**2.0)
+        self._recursions = [(columns, it.faded(left[0])) for columns, it in self._recursions]
+        root = np.sqrt(left[1:])[:, None]
+        return H * root.astype(H.dtype), T * root
+
+    def _left(self, w: Array) -> Array:
+        """Return what is left, after rows of weight w, of rows before them and of each of them."""
+        since = np.concatenate([[0.0], np.cumsum(w[::-1])])[::-1]
+        return np.asarray(self.forgetting**since)
+
+    def _learn(self, H: Array, T: Array, observed: Mask | None) -> None:
+        self._recursions = [
+            after
+            for columns, recursion in self._recursions
+            for after in learnt(columns, recursion, H, T, observed)
+        ]
+
+    def _found(self, n_targets: int) -> Weights:
+        coef = np.empty((self.hidden_.n_outputs, n_targets))
+        for columns, recursion in self._recursions:
             coef[:, columns] = recursion.weights()
         return Weights(coef)
 
@@ -132,7 +158,7 @@ class OSELMRegressor(SizedELM):
             return
         design = self._scaled(X[used], T[used], w[used])
         H = design.hidden(self.hidden_)
-        self._remember(self._absorbed(H, design.T, design.observed))
+        self._remember(self._absorbed(H, design.T, design.omega, design.observed))
         scores = row_scores(self._residuals(X, T), T)
         self._score(scores, used, design.w, design.typical_size())
 
@@ -159,3 +185,13 @@ class OSELMRegressor(SizedELM):
         active = np.flatnonzero(self.coef_.any(axis=1))
         self._recursions = [(columns, part.keep(active)) for columns, part in self._recursions]
         return super().prune()
+
+
+def learnt(
+    columns: Indices, recursion: RecursiveRidge, H: Array, T: Array, observed: Mask | None
+) -> Iterator[tuple[Indices, RecursiveRidge]]:
+    """Yield the recursions of some targets after rows, one for each group known in the same."""
+    known = None if observed is None else observed[:, columns]
+    for rows, own in patterns(known, len(columns)):
+        part = recursion if len(own) == len(columns) else recursion.take(own)
+        yield columns[own], part.absorbed(H[rows], T[rows][:, columns[own]])

@@ -18,8 +18,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._extras import needs
+from gorelm._features.transforms import TargetTransforms
 from gorelm._solver.threads import n_threads, one_blas_thread
-from gorelm._typing import Array, Constraints, RandomState
+from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.backends.inputs import within_reach
 from gorelm.estimators._base import all_or_nothing, parameters
 from gorelm.estimators._owners import is_dask
@@ -29,21 +30,25 @@ from gorelm.estimators._prepare import (
     require_same_inputs,
     validate_targets,
 )
+from gorelm.estimators._robust.checking import checked_inputs
 from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
 from gorelm.estimators._robust.new_rows import row_scores, spread_of
 from gorelm.estimators._robust.owners import Given, given
 from gorelm.estimators._robust.screen import screen
 from gorelm.estimators._robust.search import search
+from gorelm.estimators._robust.skewed import choose_transforms
 from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.estimators.batch import RELMRegressor
-from gorelm.selection import folds_of
+from gorelm.selection import Fold, folds_of
 from gorelm.stream import RowBlocks
 
 if TYPE_CHECKING:
     import pandas
 
 __all__ = ["RobustELMRegressor"]
+
+GROUP_FOLDS = 5  # of whole groups, where groups are given and folds are not
 
 
 @parameters
@@ -67,16 +72,26 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         are shared among all networks.
     n_members : int, default=None
         Most networks to average; those with more than 1.25 times the squared error of the best are
-        left out. By default 4 ("fast": 2; "high": 6). With more than `search_rows` rows they are
-        fitted jointly, as one regression on the nodes of all.
+        left out. By default 4 ("fast": 2; "high": 6). With several rows a node they are fitted
+        jointly, as one regression on the nodes of all.
     cv : int, splitter or iterable of splits, default=None
         Folds by which layers are compared and rows judged. By default every row is left out by
         itself, or, with more than `search_rows` rows, with a quarter of the others.
     search_rows : int, default=None
         Layers and penalties are compared on a random sample of so many rows when there are more;
         the best of them are then fitted to all. By default 1000 ("fast": 500; "high": 2000).
+    target_transform : {None, "auto", "log", "sqrt"}, default=None
+        Scale on which targets are fitted and judged: as given, logarithms or square roots. "auto"
+        chooses one for each target: another than the given one only if the target has no negative
+        value and a long upper tail, its out-of-sample errors grow with its size, and do so much
+        less on the other scale. Predictions, `out_of_fold_` and the like are in the units of y,
+        and are then about its median, which for a skewed target is less than its mean.
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
+    check_inputs : bool, default=False
+        Whether to look for wrong cells of the inputs, which the other inputs and the targets
+        contradict, and to fill them in with what the other inputs of the row say. Cells are
+        replaced only if the errors out of sample fall clearly.
     n_jobs : int, default=None
         Threads to share the layers or the rows among, -1 for all cores; by default as many as BLAS
         would use. The result is the same to the last digit for every number.
@@ -106,8 +121,17 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         What the networks, fitted without the row (or its fold), predict for each row, in the units
         of y (NaN where `cv` never tests). ``y - out_of_fold_`` tells which of a row's targets are
         off, and by how much.
+    input_mask_ : ndarray of bool, shape (n_samples, n_features)
+        The cells of the inputs that were filled in. Only with `check_inputs`.
+    input_scores_ : ndarray of shape (n_samples, n_features)
+        How far each cell of the inputs is from what the other columns say, in units of what is
+        usual in its column (NaN in columns with fewer than four values, which are not checked).
+        Only with `check_inputs`.
+    target_transforms_ : list of {"none", "sqrt", "log"}
+        The scale on which each target was fitted. `outlier_scores_` are on it, too.
     target_spreads_ : ndarray of shape (n_targets,)
-        Robust spread of each target (interquartile range / 1.349), the unit of the scores' errors.
+        Robust spread of each target (interquartile range / 1.349), the unit of the scores' errors,
+        on the scale on which it was fitted.
     cv_results_ : dict of arrays
         Settings and score (larger is better) in the search of every layer at its best penalty.
     timings_ : dict of str to float
@@ -133,7 +157,9 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         "n_members": [Interval(Integral, 1, None, closed="left"), None],
         "cv": ["cv_object"],
         "search_rows": [Interval(Integral, 2, None, closed="left"), None],
+        "target_transform": [StrOptions({"auto", "log", "sqrt"}), None],
         "missing_targets": RELMRegressor._parameter_constraints["missing_targets"],
+        "check_inputs": ["boolean"],
         "n_jobs": [Integral, None],
         "device": [str, None],
         "progress": ["boolean"],
@@ -145,13 +171,22 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_members: int | None = None
     cv: object = None
     search_rows: int | None = None
+    target_transform: str | None = None
     missing_targets: str = "error"
+    check_inputs: bool = False
     n_jobs: int | None = None
     device: str | None = None
     progress: bool = False
     random_state: RandomState = None
 
-    def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
+    def fit(
+        self,
+        X: object,
+        y: object,
+        sample_weight: object = None,
+        groups: object = None,
+        trusted: object = None,
+    ) -> Self:
         """Screen, search, refine and fit.
 
         Parameters
@@ -163,6 +198,13 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             Targets; they are held in memory.
         sample_weight : array of shape (n_samples,), optional
             Weight of every row.
+        groups : array of shape (n_samples,), optional
+            Label of the group of every row, such as the patient or the machine that it comes from.
+            Rows are then judged, and layers compared, by fits without all rows of the group: in
+            folds of whole groups (five, unless `cv` says otherwise).
+        trusted : array of bool of shape (n_samples,), optional
+            Rows that are known to be right, however far off they seem: they are never flagged, set
+            aside or moved towards their predictions.
 
         Returns
         -------
@@ -173,10 +215,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             validate_params(self)
             threads = n_threads(self.n_jobs)
             with one_blas_thread():
-                self._fit(given(self, X, y, sample_weight), threads)
+                table = given(self, X, y, sample_weight)
+                self._fit(table, groups, _checked_mask(trusted, len(table.T)), threads)
         return self
 
-    def _fit(self, table: Given, threads: int) -> None:
+    def _fit(self, table: Given, groups: object, trusted: Mask | None, threads: int) -> None:
         usable = table.usable
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         chosen = {"n_members": self.n_members, "search_rows": self.search_rows}
@@ -188,12 +231,13 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             table.T,
             table.w,
             usable,
-            None if self.cv is None else folds_of(self.cv, table.inputs, table.T, seed),
+            self._folds(table, groups, seed),
             seed,
             effort,
             None if isinstance(self.n_hidden, str) else self.n_hidden,
             threads,
             self.progress,
+            trusted,
         )
         if self.cv is None and usable.sum() < 2:
             raise ValueError(
@@ -203,6 +247,18 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not usable[task.tested].any():
             raise ValueError("cv tests no row that has a positive weight and a known target")
         clock = Clock()
+        self._input_check = None
+        for name in ("input_mask_", "input_scores_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
+        if self.check_inputs:
+            checked = checked_inputs(table, task)
+            table = table.with_inputs(checked.X)
+            task = replace(task, X=table.rows)
+            self.input_mask_, self.input_scores_ = checked.wrong, checked.scores
+            self._input_check = checked.of_new_rows
+            clock.lap("inputs")
+        transforms = TargetTransforms.fit(self._transforms_of(task), table.T[usable])
+        task = replace(task, T=transforms.apply(table.T))
         screened = screen(task)
         clock.lap("screen")
         found = search(task, screened)
@@ -213,9 +269,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         clock.lap("fit")
 
         judged = refined.judged
+        expected = transforms.undo(judged.expected)
         self.contaminated_ = found.screened.contaminated
         self.cv_results_ = _results(found.trials, task.rows.shape[1])
-        self.out_of_fold_ = judged.expected[:, 0] if self._one_target else judged.expected
+        self.out_of_fold_ = expected[:, 0] if self._one_target else expected
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
         self.outlier_mask_ = judged.flagged
@@ -225,9 +282,27 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.members_ = members
         self.timings_ = clock.laps
         self._input_scaling, self._target_scaling = table.scaling, refined.scaling
+        self.target_transforms_, self._target_transforms = transforms.kinds, transforms
+
+    def _folds(self, table: Given, groups: object, seed: int) -> list[Fold] | None:
+        """Return the folds to judge by; None: every row is left out by itself."""
+        cv = self.cv
+        if cv is None and groups is not None:
+            cv = min(GROUP_FOLDS, len(np.unique(np.asarray(groups))))
+            if cv < 2:
+                raise ValueError("groups has one label only: no row can be judged by other groups")
+        return None if cv is None else folds_of(cv, table.inputs, table.T, seed, groups)
+
+    def _transforms_of(self, task: RobustTask) -> list[str]:
+        if self.target_transform == "auto":
+            return choose_transforms(task)
+        return [self.target_transform or "none"] * task.T.shape[1]
 
     def predict(self, X: object) -> Array:
         """Predict the targets of new rows: the average of the members.
+
+        With `check_inputs`, cells of X that deviate more than all cells of their column that were
+        kept in the fit (if none was filled in there, three times as much) are filled in first.
 
         Parameters
         ----------
@@ -263,9 +338,13 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return inputs, *validate_targets(self, inputs, y, sample_weight)
 
     def _predict(self, inputs: Array) -> Array:
+        if (check := getattr(self, "_input_check", None)) is not None:
+            inputs, _ = check.of(inputs)
         scaled = within_reach(self._input_scaling, inputs)
         mean = np.mean([member.predict(scaled) for member in self.members_], axis=0)
         y = self._target_scaling.undo(mean.reshape(len(scaled), -1))
+        if hasattr(self, "_target_transforms"):  # models in files of version 0.1 have none
+            y = self._target_transforms.undo(y)
         return np.asarray(y[:, 0] if self._one_target else y)
 
     def score_rows(self, X: object, y: object) -> Array:
@@ -273,7 +352,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
         .. math:: \exp\Bigl(\frac1m \sum_j \log(1 + |\hat y_j - y_j| / s_j)\Bigr) - 1
 
-        over the known targets of the row, with the spreads :math:`s` of the training targets
+        over the known targets of the row, on the scale of `target_transforms_`, with the spreads
+        :math:`s` of the training targets
         (`target_spreads_`). As for the training rows, a score above `outlier_threshold_` says that
         the row is wrong. The rows must be new: the model is fitted to the training rows, and would
         find little wrong with them.
@@ -296,7 +376,15 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         T = T.reshape(len(T), -1)
         if T.shape != expected.shape:
             raise ValueError(f"y has shape {T.shape}; {expected.shape} was expected")
-        return row_scores(expected, T, self.target_spreads_, self._judging)
+        return row_scores(
+            self._on_scale(expected), self._on_scale(T), self.target_spreads_, self._judging
+        )
+
+    def _on_scale(self, T: Array) -> Array:
+        """Return targets, or predictions of them, on the scale on which they are judged."""
+        if not hasattr(self, "_target_transforms"):
+            return T
+        return self._target_transforms.apply(T)
 
     def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
         """Return all rows, the most suspicious first: what is off, by how much, what was expected.
@@ -346,6 +434,18 @@ class Clock:
         """Note how long a step has taken."""
         now = time.perf_counter()
         self.laps[step], self._last = now - self._last, now
+
+
+def _checked_mask(trusted: object, n_rows: int) -> Mask | None:
+    if trusted is None:
+        return None
+    mask = np.asarray(trusted)
+    if mask.dtype != bool or mask.shape != (n_rows,):
+        raise ValueError(
+            f"trusted must hold a truth value for each of the {n_rows} rows; it is an array of "
+            f"{mask.dtype} and of shape {mask.shape}"
+        )
+    return mask
 
 
 def _results(trials: Sequence[Trial], n_features: int) -> dict[str, Array]:

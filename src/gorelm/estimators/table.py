@@ -19,9 +19,15 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from gorelm._compat import HasMethods, Interval, validate_params
-from gorelm._typing import Array, Constraints, RandomState
-from gorelm.estimators._base import all_or_nothing, levels_to_caller, parameters
+from gorelm._compat import HasMethods, Interval, in_cross_validation, validate_params
+from gorelm._typing import Array, Constraints, Mask, RandomState
+from gorelm.estimators._base import (
+    all_or_nothing,
+    levels_to_caller,
+    parameters,
+    takes_groups,
+    with_groups,
+)
 from gorelm.estimators._encoding import (
     Cells,
     RawColumn,
@@ -62,6 +68,12 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     effort : {"fast", "default", "high"}, default="default"
         How much that :class:`RobustELMRegressor` tries. An `estimator` of your own has its own
         parameters: with one, this must be "default".
+    check_inputs : bool, default=False
+        Whether that :class:`RobustELMRegressor` looks for wrong numbers among the inputs, and fills
+        them in. With an `estimator` of your own, this must be False.
+    target_transform : {"auto", "log", "sqrt", None}, default="auto"
+        Scale on which that :class:`RobustELMRegressor` fits the targets; by default it chooses, and
+        `notes_` name the targets that are fitted on another scale than the given one.
     max_categories : int, default=20
         Most inputs that a column of categories may become: of more categories the most frequent
         are told apart, and the others count as one.
@@ -80,10 +92,16 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Names of the targets; y0, y1, ... where y had none.
     notes_ : list of str
         What was filled in, encoded, ignored or taken for missing, a sentence each.
-    outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, timings_
+    outlier_scores_, outlier_threshold_, outlier_mask_, out_of_fold_, contaminated_, \
+target_transforms_, timings_
         Those of `regressor_`, where it has them.
-    target_spreads_ : ndarray of shape (n_targets,)
-        That of `regressor_`, where it has it.
+    input_mask_ : ndarray of bool, shape (n_samples, n_features)
+        The numbers that were filled in because the other columns contradict them, if `regressor_`
+        checked its inputs; False in columns of categories.
+    input_scores_ : ndarray of shape (n_samples, n_features)
+        How far numbers are from what the other columns say (NaN in columns that are not checked).
+    cell_scores_, cell_thresholds_, cell_mask_, target_spreads_
+        Those of `regressor_`, where it has them.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
@@ -117,18 +135,22 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     _parameter_constraints: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict"]), None],
         "effort": RobustELMRegressor._parameter_constraints["effort"],
+        "check_inputs": ["boolean"],
+        "target_transform": RobustELMRegressor._parameter_constraints["target_transform"],
         "max_categories": [Interval(Integral, 2, None, closed="left")],
         "random_state": ["random_state"],
     }
 
     estimator: BaseEstimator | None = field(default=None, kw_only=False)
     effort: str = "default"
+    check_inputs: bool = False
+    target_transform: str | None = "auto"
     max_categories: int = 20
     random_state: RandomState = None
 
     # -- fitting ---------------------------------------------------------------------------------
 
-    def fit(self, X: object, y: object, **fit_params: object) -> Self:
+    def fit(self, X: object, y: object, groups: object = None, **fit_params: object) -> Self:
         """Encode the table and fit the estimator.
 
         Parameters
@@ -139,6 +161,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             of rows.
         y : frame or array of shape (n_samples,) or (n_samples, n_targets)
             Targets, with missing values if the estimator takes them.
+        groups : array of shape (n_samples,), optional
+            Label of the group of every row, for an estimator that takes them (those of gorelm with
+            a `cv` do): rows are then judged by fits without their group.
         **fit_params : dict
             Passed on to the estimator's `fit`, such as `sample_weight`.
 
@@ -149,7 +174,7 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         """
         with all_or_nothing(self):
             validate_params(self)
-            self._fit(X, y, fit_params)
+            self._fit(X, y, with_groups(fit_params, groups))
         return self
 
     def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
@@ -175,6 +200,20 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             self.encoder_ = self._new_encoder(cells)
             inputs = self.encoder_.fit_transform(cells)
         self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
+        if hasattr(self.regressor_, "input_mask_"):
+            counts = self.input_mask_.sum(axis=0)
+            places = [f"{self._name(j)!r} ({n})" for j, n in enumerate(counts) if n]
+            self.notes_.append(
+                "Wrong numbers among the inputs, filled in with what the other inputs say: "
+                f"{_listed(places) or 'none'}."
+            )
+        self._note_transforms()
+        if not hasattr(self.regressor_, "outlier_mask_"):
+            name = type(self.regressor_).__name__
+            self.notes_.append(
+                f"Not screened: {name} was fitted to all rows, and nobody looked for outliers; "
+                f"ScreenedRegressor({name}()) as the estimator excludes them."
+            )
 
     def _learn_stored(self, X: ParquetTable, cells: StoredCells) -> RowBlocks:
         """Fit the encoder to a table that is read in blocks; returns its inputs, in blocks."""
@@ -190,17 +229,47 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:
             return RobustELMRegressor(
-                effort=self.effort, missing_targets="ignore", random_state=self.random_state
+                effort=self.effort,
+                target_transform=self.target_transform,
+                missing_targets="ignore",
+                check_inputs=self.check_inputs,
+                random_state=self.random_state,
+            )
+        if self.check_inputs:
+            raise ValueError(
+                "check_inputs is for the RobustELMRegressor that is fitted without an estimator; "
+                "set it in the estimator instead"
             )
         if self.effort != "default":
             raise ValueError(
                 f"effort={self.effort!r} is for the RobustELMRegressor that is fitted without an "
                 "estimator; set it in the estimator instead"
             )
+        if self.target_transform not in ("auto", None):
+            raise ValueError(
+                f"target_transform={self.target_transform!r} is for the RobustELMRegressor that is "
+                "fitted without an estimator; set it in the estimator instead"
+            )
         regressor = clone(self.estimator)
         if regressor.get_params().get("random_state", self) is None:
             regressor.set_params(random_state=self.random_state)
         return regressor
+
+    def _note_transforms(self) -> None:
+        kinds: list[str] = getattr(self.regressor_, "target_transforms_", [])
+        for kind, scale in (("log", "logarithms"), ("sqrt", "square roots")):
+            names = [n for n, k in zip(self.target_names_, kinds, strict=False) if k == kind]
+            if names:
+                self.notes_.append(
+                    f"Fitted and judged on the scale of {scale}: {in_words(names)}. Predictions "
+                    "are in the given units (target_transform=None fits the values as given)."
+                )
+
+    def _on_scale(self, T: Array) -> Array:
+        return np.asarray(getattr(self.regressor_, "_on_scale", np.asarray)(T))
+
+    def _takes_groups(self) -> bool:
+        return self.estimator is None or takes_groups(self.estimator)
 
     def _targets(self, y: object) -> Array:
         """Return y as numbers, NaN where unknown; remembers their names."""
@@ -377,7 +446,8 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         Warns
         -----
         UserWarning
-            If there are unseen categories, or cells that should be numbers and are not.
+            If there are unseen categories (not in scikit-learn's cross-validation, where every
+            fold may lack some), or cells that should be numbers and are not.
         """
         check_is_fitted(self)
         if isinstance(X, ParquetTable):
@@ -393,7 +463,9 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
         columns = columns_of(X)
         validate_data(self, X, skip_check_array=True, reset=False)
         cells, invalid = self._cells(columns)
-        return cells, [*_invalid_in_words(invalid), *self._unseen_words(cells)]
+        # Folds that lack a rare category are what a cross-validation is made of.
+        unseen = [] if in_cross_validation() else self._unseen_words(cells)
+        return cells, [*_invalid_in_words(invalid), *unseen]
 
     def score_rows(self, X: object, y: object) -> Array:
         """Return outlier scores of new rows, on the scale of `outlier_scores_`.
@@ -500,12 +572,33 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
             encoder.feature_names_in_ = self.feature_names_in_
         return Pipeline([("encoder", encoder), ("regressor", self.regressor_)])
 
+    def _by_column(self, values: Array) -> Array:
+        """Return values of the encoder's outputs, for the columns of numbers they are made of."""
+        of_columns = np.full((len(values), self.n_features_in_), np.nan)
+        for name, _, columns in self.encoder_.transformers_:
+            if name in ("numbers", "numbers_with_gaps"):
+                first = self.encoder_.output_indices_[name].start
+                of_columns[:, columns] = values[:, first : first + len(columns)]
+        return of_columns
+
+    @property
+    def input_mask_(self) -> Mask:  # noqa: D102 (an attribute, documented on the class)
+        return np.asarray(self._by_column(self.regressor_.input_mask_) == 1)
+
+    @property
+    def input_scores_(self) -> Array:  # noqa: D102
+        return self._by_column(self.regressor_.input_scores_)
+
     # What the fitted estimator has, as far as it has it.
     outlier_scores_ = property(attrgetter("regressor_.outlier_scores_"))
     outlier_threshold_ = property(attrgetter("regressor_.outlier_threshold_"))
     outlier_mask_ = property(attrgetter("regressor_.outlier_mask_"))
     out_of_fold_ = property(attrgetter("regressor_.out_of_fold_"))
     contaminated_ = property(attrgetter("regressor_.contaminated_"))
+    cell_scores_ = property(attrgetter("regressor_.cell_scores_"))
+    cell_thresholds_ = property(attrgetter("regressor_.cell_thresholds_"))
+    cell_mask_ = property(attrgetter("regressor_.cell_mask_"))
+    target_transforms_ = property(attrgetter("regressor_.target_transforms_"))
     target_spreads_ = property(attrgetter("regressor_.target_spreads_"))
     timings_ = property(attrgetter("regressor_.timings_"))
 

@@ -115,11 +115,14 @@ def _own_classes() -> dict[str, type]:
     from gorelm import estimators
     from gorelm._features.layer import HiddenLayer
     from gorelm._features.scaling import Scaling
+    from gorelm._features.transforms import TargetTransforms
     from gorelm._solver.least_squares import RecursiveRidge
+    from gorelm.estimators._robust.inputs import CellCheck, Filling, InputCheck
     from gorelm.intervals import ConformalRegressor
 
     public = [getattr(estimators, name) for name in estimators.__all__]
-    parts = [ConformalRegressor, HiddenLayer, RecursiveRidge, Scaling]
+    parts = [ConformalRegressor, HiddenLayer, RecursiveRidge, Scaling, TargetTransforms]
+    parts += [CellCheck, Filling, InputCheck]
     return {kind.__name__: kind for kind in [*public, *parts]}
 
 
@@ -138,13 +141,18 @@ def _with_module(node: Node) -> Node:
     return node
 
 
-def _without_module(node: Node) -> Node:
+def _for_file(node: Node) -> Node:
+    """Return a node as files have it, whatever the versions of gorelm and scikit-learn."""
+    if node.get("__class__") == "_RemainderColsList":
+        # What scikit-learn up to 1.8 has for the list of columns that its later versions have.
+        plain: Node = node["content"]["content"]["data"]
+        return plain
     return node | {"__module__": "gorelm"} if _own_class(node) is not None else node
 
 
 def schema_for_file(schema: bytes) -> bytes:
     """Return a schema of skops with names that do not depend on where modules lie, compact."""
-    tree = json.loads(schema, object_hook=_without_module)
+    tree = json.loads(schema, object_hook=_for_file)
     return json.dumps(tree, separators=(",", ":")).encode()
 
 

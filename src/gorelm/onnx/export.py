@@ -23,12 +23,15 @@ from sklearn.utils.validation import check_is_fitted
 from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
+from gorelm._features.transforms import TargetTransforms
 from gorelm._files import write_whole
 from gorelm._typing import Array
 from gorelm._version import __version__
 from gorelm.backends.inputs import FARTHEST_INPUT
 from gorelm.estimators._base import BaseELM
 from gorelm.estimators.robust import RobustELMRegressor
+from gorelm.estimators.screened import ScreenedRegressor
+from gorelm.intervals import ConformalRegressor
 from gorelm.onnx.graph import DOUBLE, Graph, Shape
 from gorelm.onnx.steps import write_columns, write_steps
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 Precision: TypeAlias = Literal["float64", "float32"]
-Regressor: TypeAlias = BaseELM | RobustELMRegressor
+Regressor: TypeAlias = BaseELM | RobustELMRegressor | ScreenedRegressor
 
 
 def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
@@ -47,8 +50,9 @@ def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
     model : estimator
         A fitted estimator of gorelm; a pipeline that ends in one, of `StandardScaler`,
         `MinMaxScaler`, `MaxAbsScaler`, `RobustScaler` and `SimpleImputer`, which may begin with a
-        `ColumnTransformer` of these and of encoders of categories; or a scikit-learn search over
-        such.
+        `ColumnTransformer` of these and of encoders of categories; a
+        :class:`~gorelm.ConformalRegressor` or :class:`~gorelm.ScreenedRegressor` around such; or a
+        scikit-learn search over such.
     dtype : {"float64", "float32"}, default="float64"
         Type of the graph's input and output. With "float32" the hidden layer works in float32 too,
         as `predict` does for float32 inputs; scalings and output weights stay float64.
@@ -57,10 +61,12 @@ def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
     -------
     graph : onnx.ModelProto
         Input ``X`` of shape (N, n_features) for any N, output ``y`` of the shape that `predict`
-        gives. Columns of strings (categories) are inputs of their own, of shape (N, 1) and named
-        like the column, and an empty string is NaN; ``X`` then has the other columns in use.
-        Metadata name the version of gorelm, the estimator, and the features (those of ``X`` in
-        "columns_of_X") and targets where the model knows their names.
+        gives; for a :class:`~gorelm.ConformalRegressor` also outputs ``lower`` and ``upper`` of
+        that shape, the intervals at its `confidence_level`. Columns of strings (categories) are
+        inputs of their own, of shape (N, 1) and named like the column, and an empty string is NaN;
+        ``X`` then has the other columns in use. Metadata name the version of gorelm, the estimator,
+        and the features (those of ``X`` in "columns_of_X") and targets where the model knows their
+        names.
 
     Raises
     ------
@@ -85,13 +91,17 @@ def to_onnx(model: object, dtype: Precision = "float64") -> ModelProto:
     graph = Graph(np.dtype(_checked(dtype)))
     check_is_fitted(model)
     outputs, regressor = _outputs(model, graph, None)
-    y = graph.cast(outputs, graph.dtype)
-    shape: Shape = ["N", len(regressor._target_scaling.scale)]
+    tensors = {"y": outputs}
+    if graph.half_width is not None:
+        tensors["lower"] = graph("Sub", outputs, graph.half_width)
+        tensors["upper"] = graph("Add", outputs, graph.half_width)
+    tensors = {name: graph.cast(tensor, graph.dtype) for name, tensor in tensors.items()}
+    shape: Shape = ["N", _n_targets(regressor)]
     if regressor._one_target:
-        y, shape = graph("Squeeze", y, np.array([1])), shape[:1]
-    return graph.finish(
-        shape, type(regressor).__name__, __version__, _metadata(model, regressor, graph)
-    )
+        flat = {name: graph("Squeeze", one, np.array([1])) for name, one in tensors.items()}
+        tensors, shape = flat, shape[:1]
+    about = _metadata(model, regressor, graph)
+    return graph.finish(tensors, shape, type(regressor).__name__, __version__, about)
 
 
 def export_onnx(model: object, path: str | os.PathLike[str], dtype: Precision = "float64") -> Path:
@@ -120,12 +130,20 @@ def _checked(dtype: str) -> str:
     return dtype
 
 
+def _n_targets(regressor: Regressor) -> int:
+    if isinstance(regressor, ScreenedRegressor):
+        return int(regressor.fitted_mask_.shape[1])
+    return len(regressor._target_scaling.scale)
+
+
 def _metadata(model: object, regressor: Regressor, graph: Graph) -> dict[str, str]:
     about = {"gorelm_version": __version__, "estimator": type(regressor).__name__}
+    about |= graph.metadata
+    named = model.estimator_ if isinstance(model, ConformalRegressor) else model
     for key, names in (
-        ("feature_names", getattr(model, "feature_names_in_", None)),
+        ("feature_names", getattr(named, "feature_names_in_", None)),
         ("columns_of_X", graph.numbers),
-        ("target_names", getattr(model, "target_names_", None)),
+        ("target_names", getattr(named, "target_names_", None)),
     ):
         if names is not None:
             about[key] = json.dumps([str(name) for name in names])
@@ -157,9 +175,15 @@ def _all_inputs(model: BaseEstimator, graph: Graph) -> str:
 @_outputs.register
 def _(model: Pipeline, graph: Graph, x: str | None) -> tuple[str, Regressor]:
     *steps, (_, regressor) = model.steps
-    if x is None and steps and isinstance(steps[0][1], ColumnTransformer):
+    if steps and isinstance(steps[0][1], ColumnTransformer):
+        if x is not None:
+            raise TypeError(
+                "a ColumnTransformer (or a TableRegressor) can be written as ONNX only as the "
+                "first step of a graph: put the other models into it"
+            )
         x, graph.numbers = write_columns(graph, steps.pop(0)[1])
-    x = write_steps(graph, steps, x or _all_inputs(model, graph))
+    if steps:
+        x = write_steps(graph, steps, x or _all_inputs(model, graph))
     return _outputs(regressor, graph, x)
 
 
@@ -171,6 +195,27 @@ def _(
 
 
 @_outputs.register
+def _(model: ConformalRegressor, graph: Graph, x: str | None) -> tuple[str, Regressor]:
+    if model.adaptive is not False:
+        raise TypeError(
+            "intervals with adaptive widths cannot be written as ONNX: set adaptive=False, or "
+            "export estimator_, which predicts without intervals"
+        )
+    graph.half_width = model._half_widths()
+    graph.metadata["confidence_level"] = f"{model.confidence_level:g}"
+    return _outputs(model.estimator_, graph, x)
+
+
+@_outputs.register
+def _(model: ScreenedRegressor, graph: Graph, x: str | None) -> tuple[str, Regressor]:
+    if len(model.estimators_) == 1:
+        return _outputs(model.estimators_[0], graph, x)[0], model
+    x = x or _all_inputs(model, graph)
+    parts = [_outputs(one, graph, x)[0] for one in model.estimators_]
+    return graph("Concat", *parts, axis=1), model
+
+
+@_outputs.register
 def _(model: BaseELM, graph: Graph, x: str | None) -> tuple[str, Regressor]:
     x = x or _all_inputs(model, graph)
     return _network(graph, model, x, model._target_scaling), model
@@ -178,12 +223,37 @@ def _(model: BaseELM, graph: Graph, x: str | None) -> tuple[str, Regressor]:
 
 @_outputs.register
 def _(model: RobustELMRegressor, graph: Graph, x: str | None) -> tuple[str, Regressor]:
+    if getattr(model, "_input_check", None) is not None:
+        raise TypeError("a graph cannot check inputs; fit the model without check_inputs")
     x = x or _all_inputs(model, graph)
     x = _scaled(graph, model._input_scaling, graph.cast(x, DOUBLE))
     x = graph("Clip", x, -FARTHEST_INPUT, FARTHEST_INPUT)
     share, count = model._target_scaling, len(model.members_)
     share = Scaling(share.centre / count, share.scale / count)
-    return graph("Sum", *(_network(graph, member, x, share) for member in model.members_)), model
+    y = graph("Sum", *(_network(graph, member, x, share) for member in model.members_))
+    if any(kind != "none" for kind in getattr(model, "target_transforms_", ())):
+        y = _untransformed(graph, model._target_transforms, y)
+    return y, model
+
+
+def _untransformed(graph: Graph, transforms: TargetTransforms, z: str) -> str:
+    """Add the way back from the scales on which targets were fitted."""
+    parts, order = list[str](), list[int]()
+    for kind in sorted(set(transforms.kinds)):
+        columns = np.flatnonzero(np.array(transforms.kinds) == kind)
+        part = graph("Gather", z, columns.astype(np.int64), axis=1)
+        if kind != "none":
+            part = graph("Max", part, transforms.low[columns])
+            part = graph("Min", part, transforms.high[columns])
+        if kind == "log":
+            part = graph("Exp", part)
+        elif kind == "sqrt":
+            part = graph("Max", part, 0.0)
+            part = graph("Mul", part, part)
+        parts.append(part)
+        order.extend(columns)
+    y = graph("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+    return graph("Gather", y, np.argsort(order).astype(np.int64), axis=1)
 
 
 def _network(graph: Graph, model: BaseELM, x: str, targets: Scaling) -> str:

@@ -36,6 +36,8 @@ class Graph:
     def __init__(self, dtype: DType) -> None:
         self.dtype = dtype
         self.numbers: list[str] | None = None  # names of X's columns, where others are inputs too
+        self.half_width: Array | None = None  # of the targets' intervals, where there are any
+        self.metadata: dict[str, str] = {}
         self._onnx = import_onnx()
         self._inputs: list[ValueInfoProto] = []
         self._nodes: list[NodeProto] = []
@@ -44,7 +46,7 @@ class Graph:
 
     def input(self, name: str, dtype: DType, width: int) -> str:
         """Add an input of shape (N, width)."""
-        if name in self._dtypes or name == "y":
+        if name in self._dtypes:
             raise TypeError(f"two tensors of the graph would be named {name!r}: rename the column")
         self._inputs.append(self._info(name, dtype, ["N", width]))
         self._dtypes[name] = dtype
@@ -112,13 +114,21 @@ class Graph:
         """Return the type of a tensor."""
         return self._dtypes[x]
 
-    def finish(self, shape: Shape, name: str, version: str, metadata: dict[str, str]) -> ModelProto:
-        """Return the model; its output `y` is that of the last node, of a shape."""
+    def finish(
+        self,
+        outputs: dict[str, str],
+        shape: Shape,
+        name: str,
+        version: str,
+        metadata: dict[str, str],
+    ) -> ModelProto:
+        """Return the model; its outputs are tensors by their new names, all of one shape."""
         onnx, helper = self._onnx, self._onnx.helper
-        self._nodes[-1].output[0] = "y"
-        output = self._info("y", self.dtype, shape)
+        for new, tensor in outputs.items():
+            self._rename(tensor, new)
+        infos = [self._info(new, self.dtype, shape) for new in outputs]
         proto: ModelProto = helper.make_model(
-            helper.make_graph(self._nodes, name, self._inputs, [output], self._constants),
+            helper.make_graph(self._nodes, name, self._inputs, infos, self._constants),
             producer_name="gorelm",
             producer_version=version,
             opset_imports=[
@@ -131,6 +141,16 @@ class Graph:
         helper.set_model_props(proto, metadata)
         onnx.checker.check_model(proto, full_check=True)
         return proto
+
+    def _rename(self, tensor: str, new: str) -> None:
+        """Give the output of a node another name."""
+        if any(one.name == new for one in self._inputs):
+            raise TypeError(f"two tensors of the graph would be named {new!r}: rename the column")
+        for node in self._nodes:
+            for names in (node.input, node.output):
+                for place, name in enumerate(names):
+                    if name == tensor:
+                        names[place] = new
 
     def _info(self, name: str, dtype: DType, shape: Shape) -> ValueInfoProto:
         kind = self._onnx.helper.np_dtype_to_tensor_dtype(dtype)

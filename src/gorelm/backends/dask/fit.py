@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from gorelm._extras import needs
+from gorelm._features.layer import RowSource
 from gorelm._features.scaling import Scaling, fit_scaling, merge, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
-from gorelm._typing import Array, Mask
+from gorelm._typing import Array, Indices, Mask
 from gorelm.backends import BatchModel, FittedModel
 from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import Description
@@ -66,17 +67,18 @@ def fit(model: BatchModel, X: object, y: object, sample_weight: object = None) -
         model._target_scaling = _target_scaling(
             coordinator, model.target_scaling, lengths, n_targets
         )
-        model.hidden_ = model._draw(source.shape[1])
         parts, summary = coordinator.call("target_sizes", _without_results(model))
         sizes, weights = _joined(parts)
+        rows = _source(coordinator, model._input_scaling, [len(part[0]) for part in parts])
+        model.hidden_ = model._draw(source.shape[1], rows=rows, w=weights)
         size = float(weighted_quantiles(sizes, 0.5, weights))
         problem = model.problem()
         limit = summary.limit(problem, source.dtype)
         coordinator.call("prepare", _without_results(model), limit, mutates=True, setup=True)
         shape = (n_used, model.hidden_.n_outputs, n_targets)
         every = options.checkpoint_every
-        rows = DaskRows(coordinator, *shape, checkpoint_every=every)
-        found = solve_rows(rows, problem, settings=model._settings(), callback=model.callback)
+        owner = DaskRows(coordinator, *shape, checkpoint_every=every)
+        found = solve_rows(owner, problem, settings=model._settings(), callback=model.callback)
         model._take_solution(found)
         scores, used = _joined(coordinator.call("scores", _without_results(model)))
         model._score(scores, used, weights, size)
@@ -215,6 +217,18 @@ def _target_scaling(
     every = -(-int(starts[-1]) * n_targets // _GATHERED)
     T, w = _joined(coordinator.call("targets", starts[:-1].tolist(), max(every, 1)))
     return Scaling.fit(kind, T, w)
+
+
+def _source(coordinator: Coordinator, scaling: Scaling, lengths: list[int]) -> RowSource:
+    """Return where to fetch scaled rows, of the numbers of used ones in every partition."""
+    starts = np.cumsum([0, *lengths]).tolist()
+
+    def take(at: Indices) -> Array:
+        places, inputs = zip(*coordinator.call("inputs_at", starts, at), strict=True)
+        rows, _ = scaling.apply(np.concatenate(inputs)[np.argsort(np.concatenate(places))])
+        return rows
+
+    return RowSource(starts[-1], take)
 
 
 def _joined(parts: list[tuple[Array, Second]]) -> tuple[Array, Second]:

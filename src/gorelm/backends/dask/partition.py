@@ -16,7 +16,7 @@ from gorelm._features.scaling import Summary
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import BlockRows, MemoryRows, StepSums
 from gorelm._solver.target_norms import NormSummary, shorten
-from gorelm._typing import Array, Mask
+from gorelm._typing import Array, Indices, Mask
 from gorelm.backends import BatchModel
 from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes
 from gorelm.estimators._prepare import Design, Targets, has_target, known_cells, row_scores
@@ -172,6 +172,15 @@ class Partition:
         rows = slice(-starts[self.number] % every, None, every)
         used = self.used[rows]
         return [(self.T[rows][used], self.w[rows][used])]
+
+    def inputs_at(self, starts: list[int], at: Indices) -> list[tuple[Indices, Array]]:
+        """Return which of some used rows of the whole table are here, and their inputs.
+
+        `starts` are the numbers of used rows before each partition.
+        """
+        numbers = np.flatnonzero(self.used)
+        here = np.flatnonzero((at >= starts[self.number]) & (at < starts[self.number + 1]))
+        return [(here, self.X[numbers[at[here] - starts[self.number]]])]
 
     def summary(self, make: Callable[[Array, Array], Summary]) -> Summary:
         """Summarise the used rows; see `gorelm._features.scaling.fit_scaling`."""

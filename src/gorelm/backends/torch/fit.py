@@ -9,15 +9,16 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from gorelm._features.layer import HiddenLayer
+from gorelm._features.layer import HiddenLayer, RowSource
 from gorelm._features.scaling import Scaling, fit_robust, fit_scaling, on_host, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
 from gorelm._solver.target_norms import bring_near, refuse_huge
-from gorelm._typing import Array, Inputs
+from gorelm._typing import Array, Indices, Inputs
 from gorelm.backends import BatchModel, FittedModel
 from gorelm.backends.torch.rows import (
     ACTIVATIONS,
     BLOCK_ROWS,
+    RADIAL,
     DeviceLayer,
     TorchRows,
     held,
@@ -37,13 +38,19 @@ def _fit(model: BatchModel, X: torch.Tensor, T: torch.Tensor, w: torch.Tensor) -
     _require_activation(model.activation)
     model._require_streamable("leave out device, pass arrays")
     used = usable_rows(T, w)
-    rows = slice(None) if used.all() else used
-    X_used, T_used, w_used = X[rows], T[rows], w[rows]
+    counted = slice(None) if used.all() else used
+    X_used, T_used, w_used = X[counted], T[counted], w[counted]
     model._input_scaling = fit_scaling(
         model.input_scaling, X.shape[1], lambda summary: summary(X_used, w_used)
     )
     model._target_scaling = _target_scaling(model.target_scaling, T_used, w_used)
-    model.hidden_ = model._draw(X.shape[1])
+
+    def take(at: Indices) -> Array:
+        chosen = on_host(X_used[torch.as_tensor(at, device=X.device)])
+        return model._input_scaling.apply(chosen)[0]
+
+    rows = RowSource(len(X_used), take)
+    model.hidden_ = model._draw(X.shape[1], rows=rows, w=on_host(w_used))
 
     scaled, dtype = model._input_scaling.dense(X_used), f"f{X.element_size()}"
     refuse_huge(scaled, "X", dtype, "set input_scaling or rescale X")
@@ -83,10 +90,10 @@ def checked_new(model: FittedModel, X: torch.Tensor) -> torch.Tensor:
 
 
 def _require_activation(name: str) -> None:
-    if name not in ACTIVATIONS:
+    if name not in (*ACTIVATIONS, *RADIAL):
         raise ValueError(
             f"{name!r} nodes are not available on a device; pass arrays, or use one of "
-            f"{', '.join(ACTIVATIONS)}"
+            f"{', '.join([*ACTIVATIONS, *RADIAL])}"
         )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gorelm._features.activations import ACTIVATIONS as HOST_ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver.linalg import Factor
 from gorelm._solver.problem import Problem
@@ -347,7 +348,11 @@ class DeviceLayer:
         self._inputs = torch.as_tensor(layer.inputs, device=like.device)
         self._A = torch.as_tensor(layer.scattered(layer.A).T, **there)
         self._b = torch.as_tensor(layer.b, **there)
-        self._activation = ACTIVATIONS[layer.activation]
+        self._distances = None
+        if layer.activation in RADIAL:
+            self._distances = _Distances(layer, like.device)
+        else:
+            self._activation = ACTIVATIONS[layer.activation]
         self._limit = torch.finfo(like.dtype).max ** 0.48
 
     def __call__(self, X: Tensor, out: Tensor | None = None) -> Tensor:
@@ -358,9 +363,39 @@ class DeviceLayer:
             x, block = X[start : start + BLOCK_ROWS], out[start : start + BLOCK_ROWS]
             if n_inputs:
                 block[:, :n_inputs] = x[:, self._inputs]
-            Z = torch.addmm(self._b, x.clamp(-self._limit, self._limit), self._A)
-            block[:, n_inputs:n_outputs] = self._activation(Z)
+            x = x.clamp(-self._limit, self._limit)
+            if self._distances is not None:
+                block[:, n_inputs:n_outputs] = self._distances(x)
+            else:
+                block[:, n_inputs:n_outputs] = self._activation(torch.addmm(self._b, x, self._A))
         return out
+
+
+class _Distances:
+    """Radial nodes, in float64: differences of squares lose half of the digits."""
+
+    def __init__(self, layer: HiddenLayer, device: torch.device) -> None:
+        there = {"dtype": torch.float64, "device": device}
+        self._cityblock = HOST_ACTIVATIONS[layer.activation].cityblock
+        self._apply = RADIAL[layer.activation]
+        self._C = torch.as_tensor(layer.A, **there)
+        self._w = torch.as_tensor(layer.b, **there)
+        subsets = layer.subsets
+        self._subsets = None if subsets is None else torch.as_tensor(subsets, device=device)
+        self._scattered = torch.as_tensor(layer.scattered(layer.A).T, **there)
+        self._seen = torch.as_tensor(layer.scattered(np.ones_like(layer.A)).T, **there)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x.double()
+        if not self._cityblock:
+            D = (x * x) @ self._seen - 2 * (x @ self._scattered) + (self._C**2).sum(1)
+            D.clamp_(min=0)
+        elif self._subsets is None:
+            D = torch.cdist(x, self._C, p=1)
+        else:
+            columns = range(self._subsets.shape[1])
+            D = sum((x[:, self._subsets[:, r]] - self._C[:, r]).abs() for r in columns)
+        return self._apply(D, self._w)
 
 
 def hidden_outputs(layer: HiddenLayer, X: Tensor, out: Tensor | None = None) -> Tensor:
@@ -387,6 +422,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "hardlim": lambda Z: (Z >= 0).to(Z.dtype),
     "sine": torch.sin_,
     "cosine": torch.cos_,
+}
+
+
+_TINY = torch.finfo(torch.float64).tiny
+RADIAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gaussian": lambda D2, w: torch.exp(-D2 / (w * w).clamp(min=_TINY)),
+    "multiquadric": lambda D2, w: torch.sqrt(D2 + w * w),
+    "laplace": lambda D, w: torch.exp(-D / w.clamp(min=_TINY)),
 }
 
 

@@ -38,15 +38,14 @@ from gorelm.diagnostics.outliers import OutlierDisplay
 from gorelm.diagnostics.paths import PathDisplay, searching
 from gorelm.diagnostics.predictions import PredictedObservedDisplay
 from gorelm.diagnostics.report.html import figure_to_svg, new_figure, render, style
+from gorelm.diagnostics.report.rows import SHOWN_TARGETS, suspicious_rows, wrong_cells
 from gorelm.diagnostics.report.tables import Cell, Table
 from gorelm.metrics import rrmse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHOWN_ROWS = 100
 SHOWN_ERRORS = 200
-SHOWN_TARGETS = 12  # in pictures, and with a column of their own
 
 _DOTS_PER_INCH = 160.0  # of points drawn as an image
 
@@ -127,7 +126,8 @@ def write_fit_report(
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         headlines=headlines(fit),
         settings=settings(fit),
-        rows=suspicious_table(fit),
+        solver=solver_facts(fit),
+        rows=suspicious_rows(fit),
         errors=error_table(fit),
         layers=layer_table(fit),
         versions=version_table(),
@@ -148,6 +148,7 @@ class Fit:
     """A fitted model, its training rows, its predictions of them and their names."""
 
     model: Predictor
+    X: object  # inputs, as given
     observed: Array  # (N, m), NaN: unknown
     predicted: Array  # (N, m)
     unseen: bool  # whether the models that predicted a row were fitted without it
@@ -186,7 +187,7 @@ class Fit:
             )
         named = _row_names(X, row_names, n_rows)
         n_features = attribute(model, "n_features_in_")
-        return cls(model, observed, predicted, unseen, rows, names, named, n_features)
+        return cls(model, X, observed, predicted, unseen, rows, names, named, n_features)
 
     @property
     def name(self) -> str:
@@ -197,6 +198,11 @@ class Fit:
     def residuals(self) -> Array:
         """Observed less predicted."""
         return self.observed - self.predicted
+
+    @cached_property
+    def wrong(self) -> Mask:
+        """Which cells of the targets are wrong."""
+        return wrong_cells(self.model, self.observed, self.predicted, self.rows)
 
     @cached_property
     def relative_errors(self) -> tuple[Array, Array]:
@@ -239,28 +245,43 @@ class _Network(Protocol):
 
 
 def headlines(fit: Fit) -> list[tuple[str, str, str]]:
-    """Return the few figures that a reader wants first: what, figure, remark."""
-    flagged, n_rows = int(fit.rows.flagged.sum()), len(fit.rows.scores)
+    """Return what a reader asks first, as what, figure, remark: how good, and what to check."""
+    to_check, n_rows = fit.rows.flagged | fit.wrong.any(axis=1), len(fit.rows.scores)
     _, kept = fit.relative_errors
     by = "models that did not see the row" if fit.unseen else "the model that saw them (optimistic)"
     error = float(np.nanmean(kept)) if np.isfinite(kept).any() else np.nan
+    n_cells, n_known = int(fit.wrong.sum()), int((~np.isnan(fit.observed)).sum())
     facts = [
-        ("rows flagged", f"{flagged:,}", f"of {n_rows:,} ({100 * flagged / n_rows:.1f} %)"),
         (
-            "error / error of the mean",
+            "relative RMSE",
             number(error) if np.isfinite(error) else "unknown",
-            f"rows not flagged, predicted by {by}; below 1 is better than the mean",
+            f"of rows not flagged, predicted by {by}; 0 is perfect, 1 no better than the mean",
         ),
+        ("rows to check", f"{to_check.sum():,}", f"of {n_rows:,} ({to_check.mean():.1%})"),
     ]
-    members = attribute(fit.model, "members_")
-    parts = members or [innermost(fit.model)]
+    if len(fit.target_names) > 1:
+        facts.append(("cells to check", f"{n_cells:,}", f"of {n_known:,} known target values"))
+    parts = _networks(fit)
+    if not all(getattr(part, "converged_", True) for part in parts):
+        facts.append(("NOT converged", *_certificate(parts)))
+    return facts
+
+
+def _networks(fit: Fit) -> list[_Network]:
+    return list(attribute(fit.model, "members_") or [innermost(fit.model)])
+
+
+def solver_facts(fit: Fit) -> list[tuple[str, str]]:
+    """Return how near to its optimum the fit is, and of how many nodes it consists."""
+    members, parts = attribute(fit.model, "members_"), _networks(fit)
+    facts = []
     if all(hasattr(part, "dual_gap_") for part in parts):
-        facts.append(("distance from the optimum", *_certificate(parts)))
+        facts.append(("Distance from the optimum", ", ".join(_certificate(parts))))
     if members:
         nodes = sum(member.n_hidden for member in members)
-        facts.append(("networks averaged", f"{len(members)}", f"{nodes:,} hidden nodes in all"))
+        facts.append(("Networks averaged", f"{len(members)}, {nodes:,} hidden nodes in all"))
     elif hasattr(parts[0], "n_active_"):
-        facts.append(("hidden nodes kept", *_nodes(parts[0])))
+        facts.append(("Hidden nodes kept", " ".join(_nodes(parts[0]))))
     return facts
 
 
@@ -379,7 +400,14 @@ def error_table(fit: Fit) -> Table:
     return Table(
         "errors",
         caption,
-        ["target", "rows not flagged", "error", "error of the mean", "ratio", "ratio, all rows"],
+        [
+            "target",
+            "rows not flagged",
+            "RMSE",
+            "RMSE of predicting the mean",
+            "ratio",
+            "ratio, all rows",
+        ],
         rows,
         footer,
     )
@@ -414,55 +442,9 @@ def layer_table(fit: Fit) -> Table | None:
     return Table("layers", caption, header, rows)
 
 
-def suspicious_table(fit: Fit) -> Table:
-    """Return the rows with the largest scores, and how far off each target is."""
-    scores, residuals = fit.rows.scores, fit.residuals
-    order = np.argsort(-np.where(np.isnan(scores), -np.inf, scores), kind="stable")
-    order = order[: min(SHOWN_ROWS, int(np.isfinite(scores).sum()))]
-    flagged = int(fit.rows.flagged.sum())
-    caption = f"The {len(order):,} rows with the largest scores, counted from 0"
-    if flagged > len(order):
-        caption += f"; {flagged:,} are flagged in all"
-    columns = len(fit.target_names) <= SHOWN_TARGETS
-    names = [] if fit.row_names is None else ["name"]
-    header = ["row", *names, "score", "flagged"]
-    if columns:
-        caption += ". Targets: observed less predicted."
-        header += fit.target_names
-    else:
-        caption += (
-            ". Worst target: the one whose residual, observed less predicted, is largest beside "
-            "those of other rows."
-        )
-        header += ["worst target", "its residual"]
-    sizes = _relative_sizes(fit) if not columns else residuals
-    rows = []
-    for i in order:
-        cells = [Cell(int(i))] + ([] if fit.row_names is None else [Cell(fit.row_names[i])])
-        cells += [Cell(float(scores[i]), spec="3"), Cell("yes" if fit.rows.flagged[i] else "no")]
-        if columns:
-            cells += [Cell(_finite(value), spec="3") for value in residuals[i]]
-        elif np.isfinite(sizes[i]).any():
-            worst = int(np.nanargmax(np.abs(sizes[i])))
-            cells += [Cell(fit.target_names[worst]), Cell(_finite(residuals[i, worst]), spec="3")]
-        else:
-            cells += [Cell(None), Cell(None)]
-        rows.append(cells)
-    return Table("suspicious-rows", caption, header, rows)
-
-
 def worst_targets(errors: Array, count: int) -> Indices:
     """Return the targets with the largest errors, worst first; NaN is least."""
     return np.argsort(-np.nan_to_num(errors, nan=-1.0), kind="stable")[:count]
-
-
-def _relative_sizes(fit: Fit) -> Array:
-    """Residuals in units of what is usual for their target among rows not flagged."""
-    kept = np.where(fit.rows.flagged[:, None], np.nan, fit.residuals)
-    if np.isnan(kept).all(axis=0).any():
-        kept = fit.residuals
-    usual = np.nanmedian(np.abs(kept), axis=0)
-    return np.asarray(fit.residuals / np.where(usual > 0, usual, 1.0))
 
 
 def version_table() -> Table:

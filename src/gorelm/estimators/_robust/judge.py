@@ -60,7 +60,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     threshold, explained = split_sizes(sizes[by], w[by])
     if not screened.contaminated:
         threshold = outlier_threshold(sizes[by], w[by], whisker=OUTER_FENCE)
-    flagged = tested & (sizes > threshold)
+    flagged = tested & task.doubted & (sizes > threshold)
     return Judged(
         expected=np.where(tested[:, None], expected, np.nan),
         scores=np.where(tested, np.expm1(sizes), np.nan),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from gorelm.estimators._robust.task import RobustTask
 from gorelm.estimators.batch import RELMRegressor
 
 JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
+ROWS_PER_NODE = 2.5  # at least, of a joint fit
 INNER_FENCE = 1.5  # Tukey's: where the pull of a row that stays is bounded
 
 
@@ -79,7 +81,7 @@ def _members(
 
 def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
     """Compare a drawn layer once more, on other rows."""
-    if isinstance(trial.hidden, HiddenLayer):
+    if trial.sums is None:
         return compare(part, trial.layer, trial.hidden, trial.guide)
     return FoldedFit(
         part,
@@ -110,10 +112,10 @@ def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
 
 
 def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> list[Trial]:
-    """Compare good layers with more nodes on some rows; fit the best ones jointly to all rows.
+    """Compare good layers with more nodes on some rows, and fit the best ones to all rows.
 
-    Of many rows, the bias of the layers is larger than their variance: one regression on the
-    nodes of several layers has less of it than the average of as many regressions.
+    With many rows a node, the bias of the layers is larger than their variance: one regression on
+    the nodes of several layers has less of it than the average of as many regressions.
     """
     guides = pooled_guides(found.part, found.trials)
     effort, guided = task.effort, {t.layer for t in found.trials if t.guide is not None}
@@ -137,15 +139,22 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
     best = complementary(middle, effort.n_members)
     # With these scales the penalties that the layers chose are one and the same.
     scales = np.array([one.penalty**-0.5 for one in best])
-    layers, start = tuple(one.layer for one in best), best[int(np.argmax(scales))].lam
+    layers, lams = tuple(one.layer for one in best), [one.lam for one in best]
     del middle, best  # and the sums that they hold
     n_kept = int(part.kept.sum())
-    each = task.n_hidden or int(JOINT_NODES * task.nodes_for(n_kept) / len(layers))
-    parts = tuple(drawn(layer, each, *task.centres)[0] for layer in layers)
-    joint = JointLayer(parts, scales / scales.max())
-    start = lam_for_more(start, n_kept * each / (some.kept.sum() * nodes))
-    how = {"seed": task.seed, "n_threads": task.n_threads}
-    return [FoldedFit(part, layers[0], joint, None, start, **how, layers=layers).trial()]
+    n_nodes = task.nodes_for(n_kept)
+    joint_nodes = task.n_hidden or int(JOINT_NODES * n_nodes / len(layers))  # of each layer
+    together = n_kept >= ROWS_PER_NODE * joint_nodes * len(layers)
+    n_drawn = joint_nodes if together else n_nodes
+    parts = [drawn(layer, n_drawn, *task.centres) for layer in layers]
+    more = n_kept * n_drawn / (some.kept.sum() * nodes)
+    starts = [lam_for_more(lam, more) for lam in lams]
+    fit = partial(FoldedFit, part, seed=task.seed, n_threads=task.n_threads)
+    if not together:
+        each = zip(layers, parts, starts, strict=True)
+        return [fit(layer, *of, start).trial() for layer, of, start in each]
+    joint = JointLayer(tuple(hidden for hidden, _ in parts), scales / scales.max())
+    return [fit(layers[0], joint, None, starts[int(np.argmax(scales))], layers=layers).trial()]
 
 
 # -- step 4: the fit ------------------------------------------------------------------------------
@@ -157,7 +166,8 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
     kept, omega = judged.kept, np.sqrt(part.w)
     target = part.filled
     if screened.contaminated:
-        target = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
+        bounded = bounded_targets(part, refined.scaling.dense(judged.expected), kept)
+        target = np.where(task.doubted[:, None], bounded, target)
 
     def fitted(trial: Trial) -> list[RELMRegressor]:
         if trial.sums is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,13 @@ from gorelm.backends.inputs import InMemory, ScaledRows, within_reach
 from gorelm.backends.streamed import summarise
 from gorelm.backends.streamed_inputs import StreamedInputs
 from gorelm.estimators._owners import is_dask
-from gorelm.estimators._prepare import is_tensor, take_names, usable_rows, validate_targets
+from gorelm.estimators._prepare import (
+    is_tensor,
+    naming_table_regressor,
+    take_names,
+    usable_rows,
+    validate_targets,
+)
 from gorelm.stream import RowBlocks
 
 if TYPE_CHECKING:
@@ -34,6 +40,12 @@ class Given:
     usable: Mask  # rows with a weight and a known target
     inputs: Array  # as given, for splitters; of rows that are elsewhere zeros
 
+    def with_inputs(self, inputs: Array) -> Given:
+        """Return the table with other inputs, scaled anew."""
+        scaling = Scaling.fit("standard", inputs[self.usable], self.w[self.usable])
+        rows = InMemory(within_reach(scaling, inputs))
+        return replace(self, rows=rows, scaling=scaling, inputs=inputs)
+
 
 def given(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:
     """Check a table and scale its inputs; the model remembers their names."""
@@ -48,7 +60,8 @@ def given(model: RobustELMRegressor, X: object, y: object, sample_weight: object
         return _in_blocks(model, X, y, sample_weight)
     if is_dask(X) or isinstance(X, Partitioned):
         return _in_partitions(model, X, y, sample_weight)
-    inputs, T, w = model._validate(X, y, sample_weight)
+    with naming_table_regressor():
+        inputs, T, w = model._validate(X, y, sample_weight)
     usable = usable_rows(T, w)
     scaling = Scaling.fit("standard", inputs[usable], w[usable])
     return Given(InMemory(within_reach(scaling, inputs)), scaling, T, w, usable, inputs)

@@ -44,32 +44,33 @@ def screen(task: RobustTask) -> Screened:
     scaling = Scaling.fit("robust", T[usable], w[usable])
     # A target whose middle half is one value has no spread to judge an error by (the rows off
     # that value would all be outliers), and two or three values are labels.
-    judging = np.array([_has_spread(column[usable]) for column in T.T])
+    judging = np.array([has_spread(column[usable]) for column in T.T])
     expected = np.broadcast_to(scaling.centre, T.shape).copy()
     if not judging.any():
         return Screened(False, usable, judging, T, expected)
     scaled = scaling.dense(T)[:, judging]
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
-    predicted = _bounded_predictions(task, near)
+    predicted = bounded_predictions(task, near)
     expected[:, judging] += np.nan_to_num(predicted) * scaling.scale[judging]
     errors = predicted - scaled
     tested = usable & task.tested
     sizes = log_sizes(errors)
     threshold, explained = split_sizes(sizes[tested], w[tested])
     if explained >= TWO_GROUPS:
-        kept = usable & ~(tested & (sizes > threshold))
+        kept = usable & ~(tested & task.doubted & (sizes > threshold))
         return Screened(True, kept, judging, T, expected)
     norms = row_scores(np.nan_to_num(errors), errors)
     # Where errors are tiny, many times their spread is still no reason to doubt a row.
     far = max(outlier_threshold(norms[tested], w[tested], whisker=FAR_FENCE), GROSS)
     fence = outlier_threshold(norms[tested], w[tested], whisker=OUTER_FENCE)
-    excess = np.where(tested & (norms > far), 1.0 - fence / np.maximum(norms, 1e-100), 0.0)
+    beyond = tested & task.doubted & (norms > far)
+    excess = np.where(beyond, 1.0 - fence / np.maximum(norms, 1e-100), 0.0)
     T = T.copy()
     T[:, judging] += excess[:, None] * np.nan_to_num(errors) * scaling.scale[judging]
     return Screened(False, usable, judging, T, expected)
 
 
-def _bounded_predictions(task: RobustTask, T: Array) -> Array:
+def bounded_predictions(task: RobustTask, T: Array) -> Array:
     """Return predictions of every row by a network with a bounded loss that did not see it."""
     nodes = min(SCREEN_NODES, task.n_hidden or SCREEN_NODES)
     layer, lam = _screen_layer(task, T, nodes)
@@ -203,7 +204,7 @@ def _medians(columns: Array, w: Array) -> Array:
     return np.asarray(np.take_along_axis(columns, order, axis=0)[at, np.arange(columns.shape[1])])
 
 
-def _has_spread(column: Array) -> bool:
+def has_spread(column: Array) -> bool:
     known = column[~np.isnan(column)]
     low, high = np.quantile(known, [0.25, 0.75])
     return bool(high > low) and len(np.unique(known)) > 3

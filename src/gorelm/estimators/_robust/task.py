@@ -73,6 +73,13 @@ class RobustTask:
     n_hidden: int | None
     n_threads: int
     progress: bool
+    trusted: Mask | None = None  # rows that someone has found right
+
+    @cached_property
+    def doubted(self) -> Mask:
+        """Which rows may be set aside, or be moved towards their predictions."""
+        every = np.ones(len(self.T), dtype=bool)
+        return every if self.trusted is None else ~self.trusted
 
     @cached_property
     def tested(self) -> Mask:

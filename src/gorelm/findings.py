@@ -309,7 +309,7 @@ def _judged_as_new(model: Judge, X: object, y: object, T: Array) -> _Judged:
     scores = np.asarray(model.score_rows(X, y), dtype=float)
     mask = scores > model.outlier_threshold_
     cell_scores, cell_mask = None, None
-    if hasattr(model, "score_cells"):
+    if getattr(model, "cell_thresholds_", None) is not None and hasattr(model, "score_cells"):
         cell_scores = np.asarray(model.score_cells(X, y), dtype=float).reshape(T.shape)
         cell_mask = np.nan_to_num(cell_scores) > model.cell_thresholds_  # type: ignore[attr-defined]
     return _measured(model, T, expected, scores, mask, cell_scores, cell_mask, None)

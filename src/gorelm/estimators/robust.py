@@ -33,7 +33,7 @@ from gorelm.estimators._prepare import (
 from gorelm.estimators._robust.checking import checked_inputs
 from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
-from gorelm.estimators._robust.new_rows import row_scores, spread_of
+from gorelm.estimators._robust.new_rows import cell_scores, row_scores, spread_of, usual_curves
 from gorelm.estimators._robust.owners import Given, given
 from gorelm.estimators._robust.screen import screen
 from gorelm.estimators._robust.search import search
@@ -292,6 +292,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.cell_mask_ = judged.cells.mask
         self.target_spreads_ = spread_of(task)
         self._judging = found.screened.judging
+        self._usual = usual_curves(judged.expected, judged.cells.usual)
         self._fitted_to = fingerprint(table.inputs), fingerprint(table.T)
         self.members_ = members
         self.timings_ = clock.laps
@@ -367,10 +368,10 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         .. math:: \exp\Bigl(\frac1m \sum_j \log(1 + |\hat y_j - y_j| / s_j)\Bigr) - 1
 
         over the known targets of the row, on the scale of `target_transforms_`, with the spreads
-        :math:`s` of the training targets
-        (`target_spreads_`). As for the training rows, a score above `outlier_threshold_` says that
-        the row is wrong. The rows must be new: the model is fitted to the training rows, and would
-        find little wrong with them.
+        :math:`s` of the training targets (`target_spreads_`); wrong cells of a row most of whose
+        targets are right do not count. As for the training rows, a score above
+        `outlier_threshold_` says that the row is wrong. The rows must be new: the model is fitted
+        to the training rows, and would find little wrong with them.
 
         Parameters
         ----------
@@ -384,15 +385,42 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         scores : ndarray of shape (n_samples,)
             NaN where no target is known.
         """
+        expected, T = self._expected_and_given(X, y)
+        off = cell_scores(expected, T, self.target_spreads_, self._usual) > self.cell_thresholds_
+        return row_scores(expected, T, self.target_spreads_, self._judging, off)
+
+    def score_cells(self, X: object, y: object) -> Array:
+        """Return scores of the cells of new rows, on the scale of `cell_scores_`.
+
+        The absolute error of each cell, in units of the error that is usual for its target at such
+        a prediction. A score above `cell_thresholds_` says that the cell is wrong. Unlike
+        `cell_scores_`, it does not take into account what the row's other errors tell about the
+        cell.
+
+        Parameters
+        ----------
+        X : array of shape (n_samples, n_features)
+            Inputs.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets; NaN where unknown.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples, n_targets)
+            NaN where the target is unknown.
+        """
+        expected, T = self._expected_and_given(X, y)
+        return cell_scores(expected, T, self.target_spreads_, self._usual)
+
+    def _expected_and_given(self, X: object, y: object) -> tuple[Array, Array]:
+        """Return predictions and targets of new rows, on the scale on which they are judged."""
         check_is_fitted(self)
         expected = self.predict(X).reshape(-1, len(self.target_spreads_))
         T = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite=False)
         T = T.reshape(len(T), -1)
         if T.shape != expected.shape:
             raise ValueError(f"y has shape {T.shape}; {expected.shape} was expected")
-        return row_scores(
-            self._on_scale(expected), self._on_scale(T), self.target_spreads_, self._judging
-        )
+        return self._on_scale(expected), self._on_scale(T)
 
     def _on_scale(self, T: Array) -> Array:
         """Return targets, or predictions of them, on the scale on which they are judged."""

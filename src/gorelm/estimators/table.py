@@ -489,6 +489,27 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, timings_
         inputs = self.encoder_.transform(self._encodable(X)[0])
         return np.asarray(self.regressor_.score_rows(inputs, _target_numbers(y)))
 
+    def score_cells(self, X: object, y: object) -> Array:
+        """Return scores of the cells of new rows, on the scale of `cell_scores_`.
+
+        See :meth:`gorelm.RobustELMRegressor.score_cells`.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Columns as in the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets; missing values and cells that are no numbers are unknown.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_samples, n_targets)
+            NaN where the target is unknown.
+        """
+        check_is_fitted(self)
+        inputs = self.encoder_.transform(self._encodable(X)[0])
+        return np.asarray(self.regressor_.score_cells(inputs, _target_numbers(y)))
+
     def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
         """Return all rows, the most suspicious first: what is off, by how much, what was expected.
 

@@ -9,6 +9,8 @@ from gorelm._typing import Array, Mask
 from gorelm.estimators._robust.judge import FARTHEST_TARGET, log_sizes
 from gorelm.estimators._robust.task import RobustTask
 
+_KNOTS = 101  # at which the usual error is kept; it is a smooth function of the prediction
+
 
 def spread_of(task: RobustTask) -> Array:
     """Return the robust spread of every target, in which errors of the fit were measured."""
@@ -16,9 +18,42 @@ def spread_of(task: RobustTask) -> Array:
     return Scaling.fit("robust", task.T[usable], task.w[usable]).scale
 
 
-def row_scores(expected: Array, T: Array, spread: Array, judging: Mask) -> Array:
-    """Return outlier scores by the formula of `judge`; NaN where no target is known."""
-    with np.errstate(over="ignore"):
-        errors = np.clip((expected - T) / spread, -FARTHEST_TARGET, FARTHEST_TARGET)
-    scores = np.expm1(log_sizes(errors[:, judging if judging.any() else slice(None)]))
+def usual_curves(expected: Array, usual: Array) -> Array:
+    """Return the usual error of each target as a function of its prediction: (2, knots, m)."""
+    curves = np.empty((2, _KNOTS, expected.shape[1]))
+    for j in range(expected.shape[1]):
+        known = np.flatnonzero(~np.isnan(expected[:, j]))
+        order = known[np.argsort(expected[known, j], kind="stable")]
+        knots = order[np.linspace(0, len(order) - 1, _KNOTS).round().astype(int)]
+        curves[:, :, j] = expected[knots, j], usual[knots, j]
+    return curves
+
+
+def cell_scores(expected: Array, T: Array, spread: Array, curves: Array) -> Array:
+    """Return the errors of new cells in errors usual there; NaN where the target is unknown.
+
+    What the row's other errors explain of one is not taken from it, as it is at the fit.
+    """
+    usual = np.column_stack(
+        [np.interp(expected[:, j], *curves[:, :, j]) for j in range(expected.shape[1])]
+    )
+    return np.asarray(np.abs(_errors(expected, T, spread)) / usual)
+
+
+def row_scores(expected: Array, T: Array, spread: Array, judging: Mask, off: Mask) -> Array:
+    """Return outlier scores of new rows of several targets, of which the cells `off` are wrong.
+
+    As at the fit, a row most of whose targets are right is judged by these.
+    """
+    errors = _errors(expected, T, spread)
+    by = judging if judging.any() else np.ones_like(judging)
+    off, known = off & by, ~np.isnan(errors) & by
+    right = 2 * off.sum(axis=1) <= known.sum(axis=1)
+    errors = np.where(off & right[:, None], np.nan, errors)
+    scores = np.expm1(log_sizes(errors[:, by]))
     return np.where(np.isnan(T).all(axis=1), np.nan, scores)
+
+
+def _errors(expected: Array, T: Array, spread: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.clip((expected - T) / spread, -FARTHEST_TARGET, FARTHEST_TARGET)

@@ -44,11 +44,11 @@ def make(folder, n_rows, m):
 
 def make_interactions(folder, n_rows):
     """Write 10 inputs and 4 targets of functions of two and three inputs, a fifth of them wrong."""
-    from outside import smooth_interactions
+    from outside import interactions
 
     from gorelm.datasets import contaminate
 
-    X, T = smooth_interactions(n_rows)
+    X, T = interactions(n_rows)
     np.save(folder / "X.npy", X)
     np.save(folder / "T.npy", contaminate(T, 0.2, random_state=0)[0])
 

@@ -194,6 +194,19 @@ def test_names_and_numbers_of_inputs_are_checked(data, tmp_path):
     assert model.outlier_scores_ is before
 
 
+def test_blocks_are_not_fitted_on_a_device(data):
+    with pytest.raises(TypeError, match="leave out device"):
+        make(device="cpu").fit(uneven(data.X), data.T)
+
+
+def test_arrays_on_a_device_give_the_model_in_memory(data):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    here, there = make(search_rows=150), make(search_rows=150, device="cpu")
+    assert_same_model(there.fit(data.X, data.T), here.fit(data.X, data.T), data.X)
+    with pytest.raises(ValueError, match="not available"):
+        make(device="nosuch").fit(data.X, data.T)
+
+
 # -- a cluster ---------------------------------------------------------------------------------
 
 

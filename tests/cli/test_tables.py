@@ -243,6 +243,22 @@ def test_outliers_are_found_on_their_lines(dirty, tmp_path, name, monkeypatch):
     assert re.search(r"\n +54 +50 +(row|cell) +price +1,000,000 ", result.stdout)
 
 
+def test_wrong_prices_are_found_without_a_word_from_the_user(tmp_path):
+    rng = np.random.default_rng(0)
+    rooms = rng.uniform(1, 6, size=(400, 2))
+    rent = np.exp(4 + 0.5 * rooms[:, 0] + 0.2 * rooms[:, 1] + 0.1 * rng.normal(size=400))
+    rent[:8] /= 10
+    path = tmp_path / "rents.csv"
+    pd.DataFrame({"a": rooms[:, 0], "b": rooms[:, 1], "rent": rent}).to_csv(path, index=False)
+    result = call(
+        "outliers", path, "--targets", "rent", "--effort", "fast", "--out", f"{path}.out.csv"
+    )
+    said = " ".join((result.stdout + result.stderr).split())
+    assert "judged on the scale of logarithms: 'rent'" in said
+    found = pd.read_csv(f"{path}.out.csv")
+    assert sorted(found["gorelm.row"][found["gorelm.flagged"]]) == list(range(8))
+
+
 def test_predict_matches_columns_by_name(dirty, tmp_path):
     model = dirty.folder / "m.gorelm"
     new = make_dirty(12, seed=1)

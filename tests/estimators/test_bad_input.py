@@ -52,6 +52,8 @@ BAD = {
     "warm_start": ["yes", None],
     "activation": ["sigmoidal", None, 3],
     "weights": ["gaussian", None],
+    "forgetting": [0, -0.5, 1.5, NAN, "all", None],
+    "n_start": [0, -1, 2.5, "all", None],
     "weight_scale": [0.0, -1.0, NAN, INF, "1"],
     "n_inputs": [0, -1, 2.5, "2"],
     "direct_link": ["yes", 2],

@@ -129,6 +129,7 @@ def unfitted(*, progress: bool = False, **how: Unpack[How]) -> TableRegressor:
     from gorelm.estimators import RobustELMRegressor, TableRegressor
 
     robust = RobustELMRegressor(
+        target_transform="auto",
         effort=how["effort"],
         n_hidden=how["nodes"] or "auto",
         n_jobs=how["jobs"],

@@ -113,13 +113,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         those of the upper group were set aside.
     outlier_scores_ : ndarray of shape (n_samples,)
         Typical size e of each row's out-of-sample errors, in units of the targets' spread:
-        1 + e is the geometric mean of 1 + abs(error) over the targets, without wrong cells of a row
-        that is right (NaN where `cv` never tests).
+        1 + e is the geometric mean of 1 + abs(error) over the targets (NaN where `cv` never tests).
     outlier_threshold_ : float
-        Scores above it are flagged.
+        Scores above it are flagged, but for rows most of whose targets are right.
     outlier_mask_ : ndarray of bool, shape (n_samples,)
-        The flagged rows, most of whose targets are off; they had no part in the fit if
-        `contaminated_`.
+        The flagged rows; they had no part in the fit if `contaminated_`.
     cell_scores_ : ndarray of shape (n_samples, n_targets)
         Absolute out-of-sample error of each cell, in units of the error that is usual for its
         target at such a prediction and beside such errors of the row's other targets (NaN where

@@ -106,8 +106,9 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         if screened.contaminated and _together(off[by], known[by], right[by]):
             # Wrong rows alone, with some targets near those expected.
             right[:], groups = False, np.zeros_like(groups)
-        sizes = np.where(right, log_sizes(np.where(off, np.nan, errors)[:, rowwise]), sizes)
-        flagged = tested & task.doubted & (sizes > threshold)
+        others = log_sizes(np.where(off, np.nan, errors)[:, rowwise])
+        flagged = tested & task.doubted & (np.where(right, others, sizes) > threshold)
+        flagged &= sizes > threshold
         scores, threshold = np.expm1(sizes), float(np.expm1(threshold))
         cells = of_all
         if screened.contaminated:
@@ -117,9 +118,9 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     wrong = _left_out(task, cells.mask & (groups | (np.abs(errors) > FAR)), kept)
     heavy = screened.heavy & (not screened.dirty)
     excess = errors - np.clip(errors, -HEAVY * cells.usual, HEAVY * cells.usual)
-    to_fit = np.where(
-        heavy & (by & task.doubted)[:, None] & ~np.isnan(excess), T + excess * spread, T
-    )
+    moved = heavy & (by & task.doubted)[:, None] & ~np.isnan(excess)
+    with np.errstate(over="ignore"):
+        to_fit = np.where(moved, T + excess * spread, T)
     return Judged(
         expected=np.where(tested[:, None], expected, np.nan),
         scores=np.where(tested, scores, np.nan),

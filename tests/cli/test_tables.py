@@ -223,7 +223,7 @@ def test_outliers_are_found_on_their_lines(dirty, tmp_path, name, monkeypatch):
     ]  # fmt: skip
     rows.columns = [name.removeprefix("gorelm.") for name in rows]
     assert len(rows) == 80
-    assert (np.diff(rows["score"]) <= 0).all()
+    assert (np.diff(rows["quality"]) >= 0).all()
     file = dirty.path.read_text().splitlines()
     for _, row in rows.iterrows():
         assert file[int(row["line"]) - 1].startswith(f"r{int(row['row']):04},")
@@ -386,7 +386,7 @@ def table(tmp_path, monkeypatch):
         ("fit t.csv --targets price --features same,id", "no column of X is left"),
         ("fit few.csv --targets price", "5 rows; at least 10 are needed"),
         ("fit absent.csv --targets price", "There is no file 'absent.csv'"),
-        ("fit folder.csv --targets price", "'folder.csv' is a folder"),
+        ("fit folder.csv --targets price", "the folder folder.csv has no Parquet file"),
         ("fit t.xls --targets price", "There is no file 't.xls'"),
         ("fit t.csv --targets price --model no/m.gorelm", "There is no folder 'no'"),
         ("fit t.csv --targets price --model t.csv", "is the table itself"),

@@ -56,7 +56,8 @@ class TargetTransforms:
         Z = cls(list(kinds), floor, -open_ended, open_ended).apply(T)
         changed = np.array([kind != "none" for kind in kinds])
         low, high = np.nanmin(Z, axis=0), np.nanmax(Z, axis=0)
-        span = np.where(changed, high - low, np.inf)
+        span = np.full(len(kinds), np.inf)
+        span[changed] = high[changed] - low[changed]  # of others it might overflow
         return cls(list(kinds), floor, low - span, high + span)
 
     def apply(self, T: Array) -> Array:

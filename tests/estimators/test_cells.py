@@ -6,6 +6,7 @@ import pytest
 from gorelm import RobustELMRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.estimators._robust.cells import (
+    has_few_values,
     has_spread,
     judge_cells,
     least_error_split,
@@ -109,6 +110,9 @@ def test_rare_values_are_no_mistakes_but_gross_ones_are():
     rng = np.random.default_rng(0)
     label = (rng.uniform(size=400) < 0.1).astype(float)
     assert not has_spread(label)
+    assert has_few_values(label, np.ones(400))
+    assert has_few_values(rng.poisson(2.0, size=400) * 1.0, np.ones(400))
+    assert not has_few_values(rng.normal(size=400), np.ones(400))
     errors = (0.1 - label)[:, None] + 0.02 * rng.normal(size=(400, 1))
     assert not judged(errors, special=np.array([True])).mask.any()
     errors[5] = 40.0

@@ -511,7 +511,7 @@ def test_rows_far_off_in_a_clean_table(monkeypatch, size, left_out):
 
 def make_screened(T, contaminated, kept):
     none, every = np.zeros(T.shape, dtype=bool), np.ones(T.shape[1], dtype=bool)
-    return judge.Screened(contaminated, none[0], kept, none, none[0], T, every, T)
+    return judge.Screened(contaminated, none[0], kept, none, none[0], T, every, ~every, T)
 
 
 def make_task(X, T):

@@ -40,6 +40,7 @@ NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal number
 # Targets of few values, or with one value in their middle half: a rare value is no mistake. Their
 # usual error is the one that RARE of the cells stay below, in units of the normal distribution's.
 RARE, NORMAL_RARE, RARE_FENCE = 0.98, 2.326, 5.0
+MOST_CELLS = 0.9
 LEAST_ERROR = 1e-3  # spreads of the target: smaller errors count as usual
 DEPENDENT = 0.1  # share of the variance of log errors that the prediction must explain
 CORRELATED = 0.9  # times the usual error: what other targets must lower it to
@@ -78,7 +79,7 @@ def judge_cells(
     expected : array (n, m)
         Predictions, in the same units.
     special : array of bool (m,)
-        Targets of few values, or with one value in their middle half (`has_spread`).
+        Targets of few values, or with one value in their middle half.
     groups : array of bool (m,), optional
         Targets whose errors form two groups; by default those of which two groups explain at least
         `TWO_GROUPS`.
@@ -166,6 +167,14 @@ def has_spread(column: Array) -> bool:
     known = column[~np.isnan(column)]
     low, high = np.quantile(known, [0.25, 0.75])
     return bool(high > low) and len(np.unique(known)) > 3
+
+
+def has_few_values(column: Array, w: Array) -> bool:
+    """Whether the ten most frequent values are nearly all: counts, classes, levels."""
+    known = ~np.isnan(column) & (w > 0)
+    _, value = np.unique(column[known], return_inverse=True)
+    weights = np.sort(np.bincount(value, weights=w[known]))
+    return bool(weights[-10:].sum() >= MOST_CELLS * weights.sum())
 
 
 def split_sizes(sizes: Array, w: Array) -> tuple[float, float]:

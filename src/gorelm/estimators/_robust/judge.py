@@ -42,6 +42,7 @@ class Screened:
     heavy: Mask  # (m,): targets whose errors have heavy tails
     T: Array  # to fit: NaN where wrong, brought nearer to the prediction where tails are heavy
     judging: Mask  # targets by whose errors rows are judged
+    special: Mask  # targets of few values, or with one value in their middle half
     expected: Array  # predictions in the units of y
 
     @property
@@ -81,7 +82,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
             errors,
             weights,
             expected / spread,
-            special=~judging,
+            special=screened.special,
             groups=groups,
             local=T.shape[1] > 1,  # with one target, rows and cells have the same scale
         )

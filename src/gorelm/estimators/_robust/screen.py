@@ -11,7 +11,13 @@ from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import RidgePath
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import with_constant
-from gorelm.estimators._robust.cells import RARE, TWO_GROUPS, has_spread, split_sizes
+from gorelm.estimators._robust.cells import (
+    RARE,
+    TWO_GROUPS,
+    has_few_values,
+    has_spread,
+    split_sizes,
+)
 from gorelm.estimators._robust.judge import FARTHEST_TARGET, Screened, judge, log_sizes
 from gorelm.estimators._robust.layers import MANY_TARGETS, Layer
 from gorelm.estimators._robust.task import RobustTask
@@ -38,6 +44,8 @@ def screen(task: RobustTask) -> Screened:
     # A target whose middle half is one value has no spread to judge a row by (the rows off
     # that value would all be outliers), and two or three values are labels.
     judging = np.array([has_spread(column[usable]) for column in T.T])
+    few = [has_few_values(column[usable], w[usable]) for column in T.T]
+    special = ~judging | np.array(few)
     scaled = scaling.dense(T)
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
     predicted, heavy = _predictions(task, near, ~judging)
@@ -45,7 +53,9 @@ def screen(task: RobustTask) -> Screened:
     errors = np.where(tested[:, None], predicted - scaled, np.nan)
     expected = scaling.undo(np.nan_to_num(predicted))
     nothing = np.zeros(T.shape, dtype=bool)
-    screened = Screened(False, nothing[0], usable, nothing, heavy, T, judging, expected)
+    screened = Screened(
+        False, nothing[0], usable, nothing, heavy & ~special, T, judging, special, expected
+    )
     if judging.any():
         sizes = log_sizes(errors[:, judging])
         explained = split_sizes(sizes[tested], w[tested])[1]
@@ -65,7 +75,7 @@ def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
 def _predictions(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Mask]:
     """Return bounded predictions, and which targets they predict clearly better than squares do."""
     predicted, rows, H, lam = _bounded(task, T, special)
-    return predicted, _heavy(task, rows, H, T[rows], predicted[rows], lam) & ~special
+    return predicted, _heavy(task, rows, H, T[rows], predicted[rows], lam)
 
 
 def bounded_predictions(task: RobustTask, T: Array) -> Array:

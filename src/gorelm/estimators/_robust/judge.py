@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import binom
 
-from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._robust.cells import (
@@ -70,11 +69,12 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     """Judge all rows by their errors, in spreads of the targets, and all cells."""
     T, w, judging, groups = task.T, task.w, screened.judging, screened.groups
     tested = task.tested & ~np.isnan(expected).any(axis=1)
-    spread = Scaling.fit("robust", T[task.usable], w[task.usable]).scale
+    spread = task.robust_scaling.scale
     with np.errstate(over="ignore"):
         errors = np.clip((expected - T) / spread, -FARTHEST_TARGET, FARTHEST_TARGET)
     errors[~tested] = np.nan
     by = tested & task.usable
+    learnt = by & task.learning
 
     def cells_by(rows: Mask, groups: Mask) -> JudgedCells:
         weights = np.where(rows, w, 0.0)
@@ -89,7 +89,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         return replace(found, mask=found.mask & task.doubted[:, None])
 
     # If wrong rows were not known, cells would be off in as many rows.
-    of_all = cells_by(by, judging if screened.contaminated else screened.groups)
+    of_all = cells_by(learnt, judging if screened.contaminated else screened.groups)
     if T.shape[1] == 1:
         cells, scores = of_all, np.abs(errors[:, 0])
         threshold = float(of_all.thresholds[0] * of_all.usual[0, 0])
@@ -98,9 +98,9 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     else:
         rowwise = judging if judging.any() else slice(None)
         sizes = log_sizes(errors[:, rowwise])
-        threshold, explained = split_sizes(sizes[by], w[by])
+        threshold, explained = split_sizes(sizes[learnt], w[learnt])
         if not screened.contaminated:
-            threshold = outlier_threshold(sizes[by], w[by], whisker=OUTER_FENCE)
+            threshold = outlier_threshold(sizes[learnt], w[learnt], whisker=OUTER_FENCE)
         # A row most of whose targets are right is judged by these.
         off, known = of_all.mask & judging, ~np.isnan(errors) & judging
         right = off.any(axis=1) & (2 * off.sum(axis=1) <= known.sum(axis=1))
@@ -113,7 +113,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
         scores, threshold = np.expm1(sizes), float(np.expm1(threshold))
         cells = of_all
         if screened.contaminated:
-            cells = cells_by(by & ~flagged, groups)
+            cells = cells_by(learnt & ~flagged, groups)
             cells = replace(cells, mask=cells.mask | of_all.mask & flagged[:, None])
     kept = task.usable & ~(flagged & screened.dirty)
     wrong = _left_out(task, cells.mask & (groups | (np.abs(errors) > FAR)), kept)

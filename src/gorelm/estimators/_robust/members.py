@@ -58,7 +58,7 @@ def refine(task: RobustTask, found: Found) -> Refined:
     filling, kept = filling_of(found.judged, screened), found.judged.kept
     part, scaling = task.part(found.judged.T, filling, kept, every)
     if task.many:
-        some = task.sample(task.effort.middle_rows)
+        some = task.sample(task.middle_rows)
         trials = _grown_by_sums(
             task, found, task.part(found.judged.T, filling, kept, some)[0], part
         )

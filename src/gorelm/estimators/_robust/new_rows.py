@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
 from gorelm.estimators._robust.judge import FARTHEST_TARGET, log_sizes
 from gorelm.estimators._robust.task import RobustTask
@@ -14,8 +13,7 @@ _KNOTS = 101  # at which the usual error is kept; it is a smooth function of the
 
 def spread_of(task: RobustTask) -> Array:
     """Return the robust spread of every target, in which errors of the fit were measured."""
-    usable = task.usable
-    return Scaling.fit("robust", task.T[usable], task.w[usable]).scale
+    return task.robust_scaling.scale
 
 
 def usual_curves(expected: Array, usual: Array) -> Array:

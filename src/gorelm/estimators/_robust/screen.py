@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gorelm._features.scaling import Scaling
 from gorelm._solver.ridge import RidgePath
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import with_constant
@@ -40,7 +39,7 @@ SCREEN_LAYERS = (
 def screen(task: RobustTask) -> Screened:
     """Set rows and cells aside that no model explains."""
     T, w, usable = task.T, task.w, task.usable
-    scaling = Scaling.fit("robust", T[usable], w[usable])
+    scaling = task.robust_scaling
     # A target whose middle half is one value has no spread to judge a row by (the rows off
     # that value would all be outliers), and two or three values are labels.
     judging = np.array([has_spread(column[usable]) for column in T.T])
@@ -58,7 +57,8 @@ def screen(task: RobustTask) -> Screened:
     )
     if judging.any():
         sizes = log_sizes(errors[:, judging])
-        explained = split_sizes(sizes[tested], w[tested])[1]
+        learnt = tested & task.learning
+        explained = split_sizes(sizes[learnt], w[learnt])[1]
         screened = replace(screened, contaminated=explained >= TWO_GROUPS)
     if T.shape[1] > 1:  # groups of cells in rows that are right
         cells = judge(task, screened, expected).cells

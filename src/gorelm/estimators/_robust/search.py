@@ -135,7 +135,7 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
     no model explains them once they are all set aside. Wrong rows do not explain each other.
     """
     rows, judging = task.sample(2 * task.effort.search_rows), screened.judging
-    scaling = Scaling.fit("robust", task.T[task.usable], task.w[task.usable])
+    scaling = task.robust_scaling
     T = scaling.dense(task.T[rows])[:, judging]
     T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
     X, w, level = task.rows.take(rows), task.w[rows], levels_of(~judging[judging])

@@ -16,6 +16,7 @@ from gorelm.backends.inputs import ScaledRows, scaled_rows
 from gorelm.estimators._robust.layers import Part, sketch_of
 from gorelm.selection import Fold, track
 
+LEARNING_ROWS = 50_000  # of more rows, errors of a sample tell how large they usually are
 CENTRE_ROWS = 20_000  # of more rows, a sample may be centres of hidden nodes
 
 Item = TypeVar("Item")
@@ -98,6 +99,27 @@ class RobustTask:
         """Inputs and weights of rows that hidden nodes may take as centres."""
         rows = self.sample(CENTRE_ROWS)
         return self.rows.take(rows), self.w[rows]
+
+    @cached_property
+    def robust_scaling(self) -> Scaling:
+        """Medians and robust spreads of the targets."""
+        return Scaling.fit("robust", self.T[self.usable], self.w[self.usable])
+
+    @property
+    def middle_rows(self) -> int:
+        """Rows on which good layers are compared with more nodes, of more than are searched.
+
+        What three inputs do together shows only with many rows.
+        """
+        few = self.effort.middle_rows
+        return min(max(few, int(self.usable.sum()) // 20), 4 * few)
+
+    @cached_property
+    def learning(self) -> Mask:
+        """Rows from which is learnt how large errors usually are: of many rows, a sample."""
+        if len(self.T) <= LEARNING_ROWS:
+            return np.ones(len(self.T), dtype=bool)
+        return np.isin(np.arange(len(self.T)), self.sample(LEARNING_ROWS))
 
     @property
     def few_nodes(self) -> int:

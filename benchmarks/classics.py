@@ -78,7 +78,7 @@ def tried(path: Path) -> Outcome:
         )
     seconds = time.perf_counter() - start
     said = [line for line in done.stderr.splitlines() if not line.startswith(("note: ", "  "))]
-    if done.exit_code == 0 and "Rows to check" in done.stdout and not said:
+    if done.exit_code == 0 and "\nFindings" in done.stdout and not said:
         return Outcome(name, "result", "", seconds)
     if done.exit_code == 1 and len(said) == 1 and said[0].startswith("gorelm: "):
         return Outcome(name, "reason", said[0], seconds)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 
 if TYPE_CHECKING:
+    from gorelm.diagnostics.cell_map import CellMapDisplay
     from gorelm.diagnostics.convergence import ConvergenceDisplay
     from gorelm.diagnostics.growth import GrowthDisplay
     from gorelm.diagnostics.judging import Judgement, judge
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gorelm.diagnostics.report.fit import write_fit_report
 
 __all__ = [
+    "CellMapDisplay",
     "ConvergenceDisplay",
     "GrowthDisplay",
     "Judgement",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CellMapDisplay": "cell_map",
     "ConvergenceDisplay": "convergence",
     "GrowthDisplay": "growth",
     "Judgement": "judging",

@@ -25,6 +25,7 @@ from gorelm import (  # noqa: E402
     IRELMRegressor,
     RELMRegressor,
     RobustELMRegressor,
+    TableRegressor,
 )
 from gorelm.datasets import make_multitarget  # noqa: E402
 from gorelm.diagnostics import (  # noqa: E402
@@ -235,6 +236,17 @@ def test_cell_map_of_many_cells_one_target_and_unknown_ones():
     one = CellMapDisplay(np.zeros((3, 1)), np.zeros(1), np.zeros((3, 1), dtype=bool)).plot()
     assert outlined(one) == []
     assert not np.ma.is_masked(one.cells_.get_array())
+
+
+def test_cell_map_has_the_names_of_the_table():
+    pd = pytest.importorskip("pandas")
+    quick = RobustELMRegressor(effort="fast", n_members=1, **ELM)
+    frame = pd.DataFrame(T, columns=["a", "b", "c"])
+    model = TableRegressor(quick).fit(pd.DataFrame(X).add_prefix("x"), frame)
+    for names in (None, frame.columns[::-1]):
+        display = CellMapDisplay.from_estimator(model, target_names=names)
+        labels = [label.get_text() for label in display.ax_.get_xticklabels()]
+        assert labels == (["a", "b", "c"] if names is None else ["c", "b", "a"])
 
 
 def test_cell_map_of_bad_input(fitted):

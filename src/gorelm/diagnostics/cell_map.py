@@ -155,12 +155,14 @@ class CellMapDisplay:
         scores, thresholds, flagged = (
             require(estimator, f"cell_{what}_", remedy) for what in ("scores", "thresholds", "mask")
         )
+        if target_names is None:
+            target_names = attribute(estimator, "target_names_")
         display = cls(
             scores,
             thresholds,
             flagged,
             flagged_rows=attribute(estimator, "outlier_mask_"),
-            target_names=target_names or attribute(estimator, "target_names_"),
+            target_names=target_names,
             row_names=row_names,
         )
         return display.plot(ax=ax, n_rows=n_rows, n_targets=n_targets)

@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from gorelm.diagnostics.paths import PathDisplay
     from gorelm.diagnostics.predictions import PredictedObservedDisplay
     from gorelm.diagnostics.report.fit import write_fit_report
+    from gorelm.diagnostics.stability import FlagStability, flag_stability
 
 __all__ = [
     "CellMapDisplay",
     "ConvergenceDisplay",
+    "FlagStability",
     "GrowthDisplay",
     "Judgement",
     "OutlierDisplay",
     "PathDisplay",
     "PredictedObservedDisplay",
+    "flag_stability",
     "judge",
     "outlier_threshold",
     "split_in_two",
@@ -37,11 +40,13 @@ __all__ = [
 _MODULES = {
     "CellMapDisplay": "cell_map",
     "ConvergenceDisplay": "convergence",
+    "FlagStability": "stability",
     "GrowthDisplay": "growth",
     "Judgement": "judging",
     "OutlierDisplay": "outliers",
     "PathDisplay": "paths",
     "PredictedObservedDisplay": "predictions",
+    "flag_stability": "stability",
     "judge": "judging",
     "write_fit_report": "report.fit",
 }

@@ -2,14 +2,15 @@
 Displays
 ========
 
-The displays of :mod:`gorelm.diagnostics`, for one cross-validated fit.
+The displays of :mod:`gorelm.diagnostics`.
 """
 
 import matplotlib.pyplot as plt
 
-from gorelm import GORELMRegressorCV
+from gorelm import GORELMRegressorCV, RobustELMRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import (
+    CellMapDisplay,
     ConvergenceDisplay,
     OutlierDisplay,
     PathDisplay,
@@ -23,6 +24,16 @@ model = GORELMRegressorCV(n_hidden=100, n_lams=15, random_state=0).fit(data.X, d
 # Outlier scores. The largest are labelled with their row numbers.
 
 OutlierDisplay.from_estimator(model)
+plt.show()
+
+# %%
+# Scores of the cells, of a robust fit to targets with some wrong rows and single wrong cells.
+
+T = make_multitarget(400, outlier_ratio=0.03, random_state=0).T
+T[5, 0] += 40.0
+T[50, 2] -= 80.0
+robust = RobustELMRegressor(effort="fast", n_hidden=100, random_state=0).fit(data.X, T)
+CellMapDisplay.from_estimator(robust, n_rows=25, target_names=data.target_names)
 plt.show()
 
 # %%

@@ -25,9 +25,11 @@ from gorelm import (  # noqa: E402
     IRELMRegressor,
     RELMRegressor,
     RobustELMRegressor,
+    TableRegressor,
 )
 from gorelm.datasets import make_multitarget  # noqa: E402
 from gorelm.diagnostics import (  # noqa: E402
+    CellMapDisplay,
     ConvergenceDisplay,
     GrowthDisplay,
     OutlierDisplay,
@@ -175,6 +177,92 @@ def test_many_rows_are_one_image():
     assert display.points_.get_rasterized()
     assert display.flagged_points_.get_rasterized()
     assert not OutlierDisplay(scores[:100], 3.0, scores[:100] > 3).plot().points_.get_rasterized()
+
+
+# -- cell map ----------------------------------------------------------------------------------
+
+
+def outlined(display):
+    """Return the cells (row of the table, target) that are outlined."""
+    middles = [path.vertices[:4].mean(axis=0) for path in display.outlines_.get_paths()]
+    return sorted((display.rows_[int(y)], display.targets_[int(x)]) for x, y in middles)
+
+
+def test_cell_map_shows_the_worst_rows(fitted):
+    model = fitted["robust"]
+    display = CellMapDisplay.from_estimator(model, n_rows=40, target_names=["a", "b$", "$c"])
+    display.figure_.draw_without_rendering()  # a dollar is no formula
+    assert [label.get_text() for label in display.ax_.get_xticklabels()] == ["a", "b$", "$c"]
+    assert [label.get_text() for label in display.ax_.get_yticklabels()] == [
+        str(i) for i in display.rows_
+    ]
+    ratios = model.cell_scores_ / model.cell_thresholds_
+    drawn = display.cells_.get_array().reshape(40, 3)
+    np.testing.assert_allclose(drawn, np.clip(ratios[display.rows_], 0.1, 10.0))
+    # Flagged ones first, then by the largest cell; no other row is worse.
+    keys = list(zip(~model.cell_mask_.any(axis=1), -ratios.max(axis=1), strict=True))
+    assert [keys[i] for i in display.rows_] == sorted(keys)[:40]
+    assert model.cell_mask_.any(axis=1).sum() < 40
+    assert outlined(display) == [tuple(cell) for cell in np.argwhere(model.cell_mask_)]
+    marked = display.rows_[(display.row_marks_.get_ydata() - 0.5).astype(int)]
+    assert sorted(marked) == np.flatnonzero(model.outlier_mask_).tolist()
+    assert "worst 40 of 150" in display.ax_.get_ylabel()
+    low, high = display.ax_.get_ylim()
+    assert low > high  # the worst row is on top
+
+
+def test_cell_map_of_many_cells_one_target_and_unknown_ones():
+    rng = np.random.default_rng(0)
+    scores = np.abs(rng.normal(size=(5000, 100)))
+    scores[17, 60], scores[2, 3], scores[17, 4] = 50.0, np.inf, np.nan
+    flagged = scores > 5.0
+    scores[40, 8] = 80.0  # of a trusted row: not flagged
+    display = CellMapDisplay(scores, np.full(100, 5.0), flagged).plot(n_rows=10, n_targets=20)
+    display.figure_.draw_without_rendering()
+    assert display.rows_[:3].tolist() == [2, 17, 40]
+    assert outlined(display) == [(2, 3), (17, 60)]
+    assert len(display.targets_) == 20
+    assert np.all(np.diff(display.targets_) > 0)
+    assert "worst 20 of 100" in display.ax_.get_xlabel()
+    cells = display.cells_.get_array().reshape(10, 20)
+    assert not np.ma.is_masked(cells[0])  # infinite: as dark as can be
+    whole = CellMapDisplay(scores[:30], np.full(100, 5.0), flagged[:30]).plot(n_targets=100)
+    masked = np.ma.getmaskarray(whole.cells_.get_array().reshape(30, 100))
+    assert np.argwhere(masked).tolist() == [[list(whole.rows_).index(17), 4]]
+    legend = [text.get_text() for text in whole.ax_.get_legend().get_texts()]
+    assert legend == ["2 flagged cells", "unknown or not judged"]
+    assert whole.ax_.get_ylabel() == "training row"
+    # One target; nothing to flag, and a threshold of 0.
+    one = CellMapDisplay(np.zeros((3, 1)), np.zeros(1), np.zeros((3, 1), dtype=bool)).plot()
+    assert outlined(one) == []
+    assert not np.ma.is_masked(one.cells_.get_array())
+
+
+def test_cell_map_has_the_names_of_the_table():
+    pd = pytest.importorskip("pandas")
+    quick = RobustELMRegressor(effort="fast", n_members=1, **ELM)
+    frame = pd.DataFrame(T, columns=["a", "b", "c"])
+    model = TableRegressor(quick).fit(pd.DataFrame(X).add_prefix("x"), frame)
+    for names in (None, frame.columns[::-1]):
+        display = CellMapDisplay.from_estimator(model, target_names=names)
+        labels = [label.get_text() for label in display.ax_.get_xticklabels()]
+        assert labels == (["a", "b", "c"] if names is None else ["c", "b", "a"])
+
+
+def test_cell_map_of_bad_input(fitted):
+    scores, off = np.ones((4, 2)), np.zeros((4, 2), dtype=bool)
+    with pytest.raises(ValueError, match="1 dimensions"):
+        CellMapDisplay(scores[:, 0], np.ones(1), off[:, :1])
+    with pytest.raises(ValueError, match=r"thresholds \(3,\)"):
+        CellMapDisplay(scores, np.ones(3), off)
+    with pytest.raises(ValueError, match="3 row_names for 4 rows"):
+        CellMapDisplay(scores, np.ones(2), off, row_names="abc")
+    with pytest.raises(ValueError, match="1 target_names for 2 targets"):
+        CellMapDisplay(scores, np.ones(2), off, target_names=["a"])
+    with pytest.raises(ValueError, match="at least 1"):
+        CellMapDisplay(scores, np.ones(2), off).plot(n_rows=0)
+    with pytest.raises(ValueError, match="GORELMRegressor has no cell_scores_"):
+        CellMapDisplay.from_estimator(fitted["pipeline"])
 
 
 # -- predicted against observed ----------------------------------------------------------------
@@ -403,6 +491,7 @@ def test_growth_display_draws_what_was_recorded():
 # -- what they share ---------------------------------------------------------------------------
 
 DISPLAYS = {
+    CellMapDisplay: ("robust", ()),
     OutlierDisplay: ("training", ()),
     PredictedObservedDisplay: ("training", (X, T)),
     ConvergenceDisplay: ("training", ()),

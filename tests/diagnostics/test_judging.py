@@ -27,7 +27,10 @@ def test_rows_are_judged_as_by_the_model_that_made_the_predictions(ratio):
     if ratio:  # without, the model has moved the targets that set the units
         np.testing.assert_allclose(judged.outlier_scores, model.outlier_scores_)
         assert judged.outlier_threshold == pytest.approx(model.outlier_threshold_)
+        np.testing.assert_allclose(judged.cell_scores, model.cell_scores_)
+        np.testing.assert_allclose(judged.cell_thresholds, model.cell_thresholds_)
     np.testing.assert_array_equal(judged.outlier_mask, model.outlier_mask_)
+    np.testing.assert_array_equal(judged.cell_mask, model.cell_mask_)
 
 
 def test_cells():
@@ -37,7 +40,37 @@ def test_cells():
     judged = judge(T, P)
     assert np.argwhere(judged.cell_mask).tolist() == [[5, 1], [9, 2]]
     np.testing.assert_array_equal(judged.cell_mask, judged.cell_scores > judged.cell_thresholds)
-    assert 0.9 < np.median(judged.cell_scores) < 1.1
+    assert 0.9 < np.median(judged.cell_scores) / 0.6745 < 1.1  # normal errors, in deviations
+
+
+def test_a_wrong_cell_does_not_make_a_wrong_row():
+    T, P = table()
+    planted = np.zeros(T.shape, dtype=bool)
+    planted[np.arange(60), np.arange(60) % 3] = True
+    judged = judge(T + planted * [10.0, 100.0, 1.0], P)
+    assert judged.contaminated
+    np.testing.assert_array_equal(judged.cell_mask, planted)
+    assert (judged.outlier_scores > judged.outlier_threshold).any()
+    assert not judged.outlier_mask.any()
+
+
+def test_rare_values_are_no_mistakes():
+    rng = np.random.default_rng(0)
+    T, P = table()
+    T[:, 0] = rng.random(len(T)) < 0.04  # nobody can predict when
+    P[:, 0] = 0.04
+    judged = judge(T, P)
+    assert not judged.cell_mask.any()
+    assert not judged.outlier_mask.any()
+
+
+def test_usual_errors_depend_on_the_prediction():
+    rng = np.random.default_rng(0)
+    P = rng.uniform(1.0, 100.0, size=(400, 2))
+    T = P * (1.0 + 0.02 * rng.normal(size=P.shape))
+    small = np.flatnonzero(P[:, 0] < 10)[0]
+    T[small, 0] += 4.0  # an error that is usual where values are large
+    assert np.argwhere(judge(T, P).cell_mask).tolist() == [[small, 0]]
 
 
 def test_many_wrong_rows():
@@ -76,7 +109,12 @@ def test_weights_are_repeats():
     rows = np.repeat(np.arange(60), w.astype(int))
     repeated = judge(T[rows], P[rows])
     np.testing.assert_allclose(judged.outlier_scores[rows], repeated.outlier_scores)
-    np.testing.assert_allclose(judged.cell_scores[rows], repeated.cell_scores)
+    np.testing.assert_array_equal(judged.cell_mask[rows], repeated.cell_mask)
+    # How much of the correlations of targets is believed depends on the number of rows.
+    np.testing.assert_allclose(judged.cell_scores[rows], repeated.cell_scores, atol=0.05)
+    for j in range(T.shape[1]):
+        single = judge(T[:, j], P[:, j], sample_weight=w).cell_scores[rows]
+        np.testing.assert_allclose(single, judge(T[rows, j], P[rows, j]).cell_scores)
     assert judged.outlier_mask[3]  # of no weight, and judged all the same
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 
 if TYPE_CHECKING:
+    from gorelm.diagnostics.cell_map import CellMapDisplay
     from gorelm.diagnostics.convergence import ConvergenceDisplay
     from gorelm.diagnostics.growth import GrowthDisplay
     from gorelm.diagnostics.judging import Judgement, judge
@@ -18,14 +19,18 @@ if TYPE_CHECKING:
     from gorelm.diagnostics.paths import PathDisplay
     from gorelm.diagnostics.predictions import PredictedObservedDisplay
     from gorelm.diagnostics.report.fit import write_fit_report
+    from gorelm.diagnostics.stability import FlagStability, flag_stability
 
 __all__ = [
+    "CellMapDisplay",
     "ConvergenceDisplay",
+    "FlagStability",
     "GrowthDisplay",
     "Judgement",
     "OutlierDisplay",
     "PathDisplay",
     "PredictedObservedDisplay",
+    "flag_stability",
     "judge",
     "outlier_threshold",
     "split_in_two",
@@ -33,12 +38,15 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CellMapDisplay": "cell_map",
     "ConvergenceDisplay": "convergence",
+    "FlagStability": "stability",
     "GrowthDisplay": "growth",
     "Judgement": "judging",
     "OutlierDisplay": "outliers",
     "PathDisplay": "paths",
     "PredictedObservedDisplay": "predictions",
+    "flag_stability": "stability",
     "judge": "judging",
     "write_fit_report": "report.fit",
 }

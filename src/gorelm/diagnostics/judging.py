@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array, check_consistent_length
 
 from gorelm._compat import check_sample_weight
-from gorelm._features.scaling import Scaling, weighted_quantiles
 from gorelm._typing import Array, Mask
-from gorelm.diagnostics.outlier_scores import outlier_threshold
-from gorelm.estimators._robust.cells import OUTER_FENCE, TWO_GROUPS, split_sizes
-from gorelm.estimators._robust.judge import BY_CHANCE, FARTHEST_TARGET, log_sizes
-
-LEAST_ERROR = 1e-3  # interquartile ranges of the target: smaller errors count as usual
+from gorelm.estimators._robust.cells import has_few_values, has_spread
+from gorelm.estimators._robust.judge import Judged, Screened, least_explained
+from gorelm.estimators._robust.judge import judge as judge_errors
+from gorelm.estimators._robust.task import EFFORTS, RobustTask
 
 
 @dataclass(frozen=True)
@@ -25,17 +23,19 @@ class Judgement:
     Attributes
     ----------
     contaminated : bool
-        Whether the rows form two clear groups by the size of their errors.
+        Whether the rows, or the cells of a target, form two clear groups by the size of their
+        errors.
     outlier_scores : ndarray of shape (n_samples,)
         Typical size e of each row's errors, in units of the targets' interquartile ranges: 1 + e is
         the geometric mean of 1 + abs(error) over the targets. NaN where nothing is known.
     outlier_threshold : float
-        Rows with a larger score are flagged.
+        Rows with a larger score are flagged, unless few of their cells are wrong and the others are
+        right.
     outlier_mask : ndarray of bool, shape (n_samples,)
         The flagged rows.
     cell_scores : ndarray of shape (n_samples, n_targets)
-        Absolute error of each cell, in units of the target's median absolute error. NaN where
-        unknown.
+        Absolute error of each cell, in units of the error that is usual for its target at such a
+        prediction (of normal errors, their standard deviation). NaN where unknown.
     cell_thresholds : ndarray of shape (n_targets,)
         Cells with a larger score are flagged.
     cell_mask : ndarray of bool, shape (n_samples, n_targets)
@@ -56,12 +56,15 @@ def judge(
 ) -> Judgement:
     r"""Flag wrong rows and cells by predictions of models that were not fitted to them.
 
-    The size of a row's errors :math:`e_{ij} = |\hat y_{ij} - y_{ij}|` is
+    Rows and cells are judged as :class:`gorelm.RobustELMRegressor` judges its own. The size of a
+    row's errors :math:`e_{ij} = |\hat y_{ij} - y_{ij}|` is
     :math:`s_i = \frac1m \sum_j \log(1 + e_{ij} / \mathrm{IQR}_j)`. If two groups explain at least
     0.75 (plus 2.4 over the number of rows) of the variance of these sizes
     (:func:`split_in_two`), the upper group is flagged; if not, the rows beyond Tukey's outer fence
-    (:func:`outlier_threshold` with a whisker of 3). Cells are judged in the same way, each target
-    by itself, by :math:`\log(1 + e_{ij} / \mathrm{median}_i\, e_{ij})`.
+    (:func:`outlier_threshold` with a whisker of 3). Cells are judged by their error in units of the
+    one that is usual for their target at such a prediction, less what the other errors of the row
+    explain. A row in which a minority of cells is wrong, and the others are right, is not flagged:
+    its wrong cells are. In a target of few values, a rare value is no mistake.
 
     Parameters
     ----------
@@ -113,40 +116,33 @@ def judge(
     counts = (w > 0) & known.any(axis=1)
     if not known[counts].any(axis=0).all():
         raise ValueError("a target has no row with a value, a prediction and a positive weight")
-    spread = Scaling.fit("robust", np.where(known, T, np.nan)[counts], w[counts]).scale
-    with np.errstate(over="ignore"):
-        errors = np.clip((P - T) / spread, -FARTHEST_TARGET, FARTHEST_TARGET)
-    sizes = np.where(known.any(axis=1), log_sizes(errors), np.nan)
-    limit, contaminated = _limit(sizes[counts], w[counts])
-    flagged = sizes > limit
-
-    cells, thresholds = _judge_cells(np.abs(errors), np.where(counts, w, 0.0))
-    wrong = flagged[:, None] if T.shape[1] == 1 else cells > thresholds
+    judged, contaminated = _judged(np.where(known, T, np.nan), np.where(known, P, 0.0), w, counts)
     return Judgement(
         contaminated=contaminated,
-        outlier_scores=np.expm1(sizes),
-        outlier_threshold=float(np.expm1(limit)),
-        outlier_mask=flagged,
-        cell_scores=cells,
-        cell_thresholds=thresholds,
-        cell_mask=wrong,
+        outlier_scores=np.where(known.any(axis=1), judged.scores, np.nan),
+        outlier_threshold=judged.threshold,
+        outlier_mask=judged.flagged,
+        cell_scores=judged.cells.scores,
+        cell_thresholds=judged.cells.thresholds,
+        cell_mask=judged.cells.mask,
     )
 
 
-def _limit(sizes: Array, w: Array) -> tuple[float, bool]:
-    """Return the size above which a row or cell is flagged, and whether it parts two groups."""
-    limit, explained = split_sizes(sizes, w)
-    if explained >= TWO_GROUPS + BY_CHANCE / len(sizes):
-        return limit, True
-    return outlier_threshold(sizes, w, whisker=OUTER_FENCE), False
-
-
-def _judge_cells(sizes: Array, w: Array) -> tuple[Array, Array]:
-    """Return the scores of cells, in usual errors of their target, and each target's threshold."""
-    scores, thresholds = sizes.copy(), np.empty(sizes.shape[1])
-    for j, column in enumerate(sizes.T):
-        by = (w > 0) & ~np.isnan(column)
-        usual = float(weighted_quantiles(column[by], 0.5, w[by]))
-        scores[:, j] = column / max(usual, LEAST_ERROR)
-        thresholds[j] = np.expm1(_limit(np.log1p(scores[by, j]), w[by])[0])
-    return scores, thresholds
+def _judged(T: Array, P: Array, w: Array, counts: Mask) -> tuple[Judged, bool]:
+    """Judge predictions as those of a robust fit; return whether there are two groups, too."""
+    # Predictions stand for the inputs: they tell equal rows from others.
+    task = RobustTask(P, T, w, counts, None, 0, EFFORTS["default"], None, 1, False)
+    judging = np.array([has_spread(column) for column in T[counts].T])
+    few = np.array([has_few_values(column, w) for column in T.T])
+    none = np.zeros(T.shape, dtype=bool)
+    screened = Screened(False, none[0], counts, none, none[0], T, judging, ~judging | few, P)
+    judged = judge_errors(task, screened, P)
+    if judging.any() and judged.two_groups:
+        screened = replace(screened, contaminated=True)
+        judged = judge_errors(task, screened, P)
+    if T.shape[1] > 1:  # groups of cells in rows that are right
+        groups = judged.cells.explained >= least_explained(task, int(judging.sum()))
+        if groups.any():
+            screened = replace(screened, groups=groups)
+            judged = judge_errors(task, screened, P)
+    return judged, screened.dirty

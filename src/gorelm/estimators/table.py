@@ -93,15 +93,13 @@ class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseE
     notes_ : list of str
         What was filled in, encoded, ignored or taken for missing, a sentence each.
     outlier_scores_, outlier_threshold_, outlier_mask_, cell_scores_, cell_thresholds_, \
-cell_mask_, out_of_fold_, contaminated_, target_transforms_, timings_
+cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, timings_
         Those of `regressor_`, where it has them.
     input_mask_ : ndarray of bool, shape (n_samples, n_features)
         The numbers that were filled in because the other columns contradict them, if `regressor_`
         checked its inputs; False in columns of categories.
     input_scores_ : ndarray of shape (n_samples, n_features)
         How far numbers are from what the other columns say (NaN in columns that are not checked).
-    cell_scores_, cell_thresholds_, cell_mask_, target_spreads_
-        Those of `regressor_`, where it has them.
     n_features_in_ : int
         Number of columns.
     feature_names_in_ : ndarray of str
@@ -619,9 +617,6 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, timings_
     cell_mask_ = property(attrgetter("regressor_.cell_mask_"))
     out_of_fold_ = property(attrgetter("regressor_.out_of_fold_"))
     contaminated_ = property(attrgetter("regressor_.contaminated_"))
-    cell_scores_ = property(attrgetter("regressor_.cell_scores_"))
-    cell_thresholds_ = property(attrgetter("regressor_.cell_thresholds_"))
-    cell_mask_ = property(attrgetter("regressor_.cell_mask_"))
     target_transforms_ = property(attrgetter("regressor_.target_transforms_"))
     target_spreads_ = property(attrgetter("regressor_.target_spreads_"))
     timings_ = property(attrgetter("regressor_.timings_"))

@@ -15,7 +15,7 @@ from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._robust.cells import OUTER_FENCE, TWO_GROUPS, split_sizes
 from gorelm.estimators._robust.judge import BY_CHANCE, FARTHEST_TARGET, log_sizes
 
-LEAST_ERROR = 1e-3  # interquartile ranges of the target: smaller errors count as usual
+LEAST_ERROR = 1e-3  # robust spreads of the target: smaller errors count as usual
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class Judgement:
     contaminated : bool
         Whether the rows form two clear groups by the size of their errors.
     outlier_scores : ndarray of shape (n_samples,)
-        Typical size e of each row's errors, in units of the targets' interquartile ranges: 1 + e is
-        the geometric mean of 1 + abs(error) over the targets. NaN where nothing is known.
+        Typical size e of each row's errors, in units of the targets' robust spreads (interquartile
+        range / 1.349): 1 + e is the geometric mean of 1 + abs(error) over the targets. NaN where
+        nothing is known.
     outlier_threshold : float
         Rows with a larger score are flagged.
     outlier_mask : ndarray of bool, shape (n_samples,)
@@ -57,7 +58,8 @@ def judge(
     r"""Flag wrong rows and cells by predictions of models that were not fitted to them.
 
     The size of a row's errors :math:`e_{ij} = |\hat y_{ij} - y_{ij}|` is
-    :math:`s_i = \frac1m \sum_j \log(1 + e_{ij} / \mathrm{IQR}_j)`. If two groups explain at least
+    :math:`s_i = \frac1m \sum_j \log(1 + e_{ij} / \sigma_j)`, with
+    :math:`\sigma_j = \mathrm{IQR}_j / 1.349`. If two groups explain at least
     0.75 (plus 2.4 over the number of rows) of the variance of these sizes
     (:func:`split_in_two`), the upper group is flagged; if not, the rows beyond Tukey's outer fence
     (:func:`outlier_threshold` with a whisker of 3). Cells are judged in the same way, each target

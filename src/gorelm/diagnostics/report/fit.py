@@ -258,7 +258,8 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
         (
             "relative RMSE",
             number(error) if np.isfinite(error) else "unknown",
-            f"without wrong rows and cells, predicted by {by}; 0 is perfect, 1 no better than the mean",
+            f"without wrong rows and cells, predicted by {by}; 0 is perfect, 1 no better than the "
+            "mean",
         ),
         ("rows to check", f"{to_check.sum():,}", f"of {n_rows:,} ({to_check.mean():.1%})"),
     ]

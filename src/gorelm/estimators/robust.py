@@ -366,8 +366,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         .. math:: \exp\Bigl(\frac1m \sum_j \log(1 + |\hat y_j - y_j| / s_j)\Bigr) - 1
 
         over the known targets of the row, on the scale of `target_transforms_`, with the spreads
-        :math:`s` of the training targets (`target_spreads_`); wrong cells of a row most of whose
-        targets are right do not count. As for the training rows, a score above
+        :math:`s` of the training targets (`target_spreads_`). Unlike in `outlier_scores_`, wrong
+        cells of a row most of whose targets are right do not count: a score above
         `outlier_threshold_` says that the row is wrong. The rows must be new: the model is fitted
         to the training rows, and would find little wrong with them.
 

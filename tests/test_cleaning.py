@@ -246,6 +246,7 @@ def found_in(kinds, flags):
     for j, name in enumerate("tu"):
         found[name] = np.arange(n) + 10.0 * j
         found[of.expected(name)] = found[name] - 100
+        found[of.score_of(name)] = 1.0 + j
         found[of.flagged_of(name)] = [flag[j] for flag in flags]
     return found.iloc[::-1], of
 
@@ -271,6 +272,12 @@ def test_what_becomes_of_rows_and_cells(rows, cells):
     assert cells == "expected" or new.isna().all()
     assert changes["why"].str.contains("expected").all()
     assert changes["id"].tolist() == changes["row"].tolist()
+
+
+def test_of_a_wrong_row_without_a_wrong_cell_the_worst_target_is_named():
+    found, of = found_in(["", "row"], [(False, False), (False, False)])
+    (why,) = plan(found, of, ["t", "u"])["why"]
+    assert why == "wrong row: u 11, expected -89"
 
 
 @pytest.mark.parametrize("option", [{"rows": "blank"}, {"cells": "drop"}])

@@ -168,7 +168,8 @@ def plan(
         off = [name for name, flag in zip(targets, flags[i], strict=True) if flag]
         where = [one[names.row], one[names.line] if names.line in found else "", found.index[i]]
         if is_wrong[i] and rows == "drop":
-            why = "; ".join(_why(one, names, name) for name in off) or "its targets are off"
+            named = off or _worst(one, names, targets)
+            why = "; ".join(_why(one, names, name) for name in named) or "its targets are off"
             entries.append([*where, "", np.nan, np.nan, f"wrong row: {why}"])
         elif cells != "keep":
             for name in off:
@@ -181,9 +182,15 @@ def plan(
     return changes.sort_values("row", kind="stable", ignore_index=True)
 
 
+def _worst(one: pandas.Series, names: Names, targets: Iterable[str]) -> list[str]:
+    """Return the target that is farthest off, of a row that is wrong and none of whose cells is."""
+    known = [name for name in targets if not np.isnan(one[names.score_of(name)])]
+    return sorted(known, key=lambda name: float(one[names.score_of(name)]))[-1:]
+
+
 def _why(one: pandas.Series, names: Names, target: str) -> str:
     given, expected = one[target], one[names.expected(target)]
-    return f"{target} {given:.6g}, expected {expected:.4g}"
+    return f"{target} {given:.6g}, expected {expected:.6g}"
 
 
 # -- frames --------------------------------------------------------------------------------------

@@ -182,12 +182,13 @@ def findings(
     -------
     pandas.DataFrame
         One line a row of the table, with its index. First all inputs, then columns whose names
-        start with ``gorelm.`` (see :class:`Names`): ``line`` (if given), ``row`` (its number, from
-        0), ``score`` (as `outlier_scores_`), ``quality`` (see :func:`quality`; of the worst of row,
-        cells and twin), ``flagged``, ``kind`` of finding, ``off`` (targets that are), ``twin`` (the
-        row that it contradicts), and of each target T its value, ``expected.T``, ``off_by.T``
-        (value less expected), ``spreads.T`` (that in robust spreads of the target), ``score.T``
-        (how far the cell is off, in errors usual there), ``flagged.T``. Kinds are
+        start with ``gorelm.`` (see :class:`Names`): ``row`` (its number, from 0), ``line`` (if
+        given), ``score`` (as `outlier_scores_`), ``quality`` (see :func:`quality`; of the worst of
+        row, cells and twin), ``flagged``, ``kind`` of finding, ``off`` (targets that are), ``twin``
+        (the row that it contradicts), and of each target T its value, ``expected.T``, ``off_by.T``
+        (value less expected), ``spreads.T`` (that in robust spreads of the target, on the scale on
+        which it is judged), ``score.T`` (how far the cell is off, in errors usual there),
+        ``flagged.T``. The kind is the first that applies of
 
         - ``row``: the targets do not go with the inputs;
         - ``cell``: one or some of the targets do not, the others do;
@@ -238,6 +239,8 @@ def findings(
         "",
     )
     worst = np.fmax(judged.ratio, np.where(twins.row >= 0, twins.ratio, np.nan))
+    # Rows that are trusted, or most of whose targets are right, may be beyond a threshold.
+    worst = np.where(kind == "", np.minimum(worst, 1.0), worst)
     content: dict[str, object] = {names.row: np.arange(len(T))}
     if lines is not None:
         content[names.line] = np.asarray(lines)

@@ -194,6 +194,29 @@ def test_names_and_numbers_of_inputs_are_checked(data, tmp_path):
     assert model.outlier_scores_ is before
 
 
+@pytest.fixture(scope="module")
+def rescaled():
+    """A model on logarithms and roots that checks its inputs, and rows of which some are wrong."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N_ROWS, 3)) @ rng.normal(size=(3, 5)) + 0.1 * rng.normal(size=(N_ROWS, 5))
+    model = RobustELMRegressor(
+        n_hidden=20, target_transform="log", check_inputs=True, random_state=0
+    ).fit(X[:300], np.exp(X[:300, :2]))
+    model._target_transforms.kinds[1] = "sqrt"
+    X[::50, 0] = 1e3
+    assert model._input_check.of(X)[1].any()
+    return model, X
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_scales_of_targets_and_checks_are_part_of_every_prediction(owner, rescaled, tmp_path):
+    model, X = rescaled
+    predicted = model.predict(OWNERS[owner](tmp_path, X))
+    predicted = predicted.compute() if hasattr(predicted, "compute") else predicted
+    predicted = predicted.cpu() if hasattr(predicted, "cpu") else predicted
+    assert_allclose(predicted, model.predict(X), rtol=1e-9)
+
+
 def test_blocks_are_not_fitted_on_a_device(data):
     with pytest.raises(TypeError, match="leave out device"):
         make(device="cpu").fit(uneven(data.X), data.T)

@@ -22,6 +22,7 @@ def folder(tmp_path_factory):
     wrong = np.arange(0, 400, 10)
     y[wrong] += 25.0
     z[wrong] -= 25.0
+    z[7] += 40.0  # a cell
     x[::50, 0] = np.nan
     frame = pandas.DataFrame(x, columns=["a", "b", "c"]).assign(word=word, key=np.arange(400))
     frame = frame.assign(y=y, z=z)
@@ -42,7 +43,7 @@ def test_fit_and_predict_a_folder(folder, tmp_path):
     result = run("fit", folder, *FIT, "--features", "a,b,c,word", "--model", model)
     assert result.exit_code == 0, result.output
     assert "400 rows in 3 files" in result.output
-    assert "Rows to check: 40 of 400" in result.output
+    assert "Rows to check: 41 of 400" in result.output
     file = folder.with_suffix(".parquet")
     assert run("fit", file, *FIT, "--features", "a,b,c,word", "--model", whole).exit_code == 0
     tables = []
@@ -64,15 +65,35 @@ def test_fit_and_predict_a_folder(folder, tmp_path):
 
 def test_outliers_of_a_file_beyond_the_memory(folder, tmp_path):
     file, out = folder.with_suffix(".parquet"), tmp_path / "found.parquet"
-    result = run(
-        "outliers", file, *FIT, "--features", "a,b,c,word", "--memory", "1kB", "--out", out
-    )
+    columns = ["--features", "a,b,c,word", "--id", "key"]
+    result = run("outliers", file, *FIT, *columns, "--memory", "1kB", "--out", out)
     assert result.exit_code == 0, result.output
     assert "read in blocks" in result.output
     found = pandas.read_parquet(out)
-    assert set(found["gorelm.row"][:40]) == set(range(0, 400, 10))
-    assert found["gorelm.flagged"].sum() == 40
-    assert (np.diff(found["gorelm.score"]) <= 0).all()
+    assert set(found["gorelm.row"][:41]) == {7, *range(0, 400, 10)}
+    assert found["gorelm.flagged"].sum() == 41
+    assert (np.diff(found["gorelm.quality"]) >= 0).all()
+    assert run("outliers", file, *FIT, *columns, "--out", out).exit_code == 0
+    whole = pandas.read_parquet(out).loc[found.index]  # as in memory, but for the inputs
+    for name in found:
+        if name not in ("gorelm.score.y", "gorelm.score.z", "gorelm.quality"):  # far from 1
+            kind = {"check_dtype": False, "rtol": 1e-5, "atol": 1e-6}
+            pandas.testing.assert_series_equal(found[name], whole[name], **kind)
+
+
+def test_scales_of_targets_and_cells_in_blocks(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 3, size=(300, 2))
+    price = np.exp(x.sum(axis=1) + 0.1 * rng.normal(size=300))
+    weight = x[:, 0] - x[:, 1] + 0.1 * rng.normal(size=300)
+    weight[7] += 40.0
+    frame = pandas.DataFrame(x, columns=["a", "b"]).assign(price=price, weight=weight)
+    (tmp_path / "t").mkdir()
+    frame.to_parquet(tmp_path / "t" / "1.parquet")
+    result = run("fit", tmp_path / "t", "--targets", "2", "--effort", "fast", "--nodes", "20")
+    said = " ".join(result.output.split())
+    assert "on the scale of logarithms: 'price'" in said
+    assert "Rows to check: 1 of 300: 0 wrong rows, 1 wrong cell of other rows" in said
 
 
 def test_memory_that_suffices_and_bad_options(folder, tmp_path):
@@ -86,6 +107,7 @@ def test_memory_that_suffices_and_bad_options(folder, tmp_path):
         (["outliers", file, *FIT, "--memory", "much"], "not a size"),
         (["outliers", folder, "--targets", "nothing"], "no column 'nothing'"),
         (["fit", folder, *FIT, "--report", tmp_path / "r.html"], "--report"),
+        (["outliers", folder, *FIT, "--check-inputs"], "--check-inputs"),
     ):
         result = run(*args)
         assert result.exit_code == 1

@@ -295,6 +295,9 @@ def test_unseen_words_and_damage_are_said(dirty, tmp_path):
 def test_inspect(dirty):
     screen = call("inspect", dirty.folder / "m.gorelm").stdout
     said = " ".join(screen.split())
+    model = gorelm.load(dirty.folder / "m.gorelm")
+    rows = model.outlier_mask_.sum()
+    cells = model.cell_mask_[~model.outlier_mask_].sum()
     for sentence in (
         "m.gorelm: TableRegressor of RobustELMRegressor",
         "Targets (2): price, weight",
@@ -302,7 +305,7 @@ def test_inspect(dirty):
         "colour categories blue, green, red",
         "if missing",
         "Certificate:",
-        "Training rows: 80, of which",
+        f"Training rows: 80, of which {rows} were flagged, and {cells} cell",
         gorelm.__version__,
     ):
         assert sentence in said

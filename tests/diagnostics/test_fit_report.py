@@ -334,6 +334,12 @@ def test_rows_show_given_expected_and_inputs(gor):
         assert names == tuple(frame.columns)
         assert values[-1] == "red <b>"
         assert [float(v.replace(",", "")) for v in values[:-1]] == pytest.approx(X[i])
+    right = ~model.cell_mask_ & ~gor.outlier_mask_[:, None]
+    errors = [
+        np.sqrt(np.mean((T - expected)[right[:, k], k] ** 2)) / np.std(T[right[:, k], k])
+        for k in range(3)
+    ]
+    np.testing.assert_allclose(errors, fit.relative_errors[1])
     to_check = [one.flagged for one in found.values()]
     assert to_check == sorted(to_check, reverse=True)  # what is to be checked comes first
 

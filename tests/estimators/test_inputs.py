@@ -238,7 +238,7 @@ def test_a_fit_without_the_check_forgets_it():
 
 def test_rows_elsewhere_are_refused():
     X, T = regression()
-    with pytest.raises(ValueError, match="in memory"):
+    with pytest.raises(ValueError, match="in the memory of this process"):
         RobustELMRegressor(**SMALL, check_inputs=True).fit(RowBlocks.from_array(X), T)
 
 
@@ -290,6 +290,30 @@ def test_a_table_says_which_of_its_cells():
         TableRegressor(own, check_inputs=True).fit(frame, T)
     plain = TableRegressor(RobustELMRegressor(**SMALL)).fit(frame, T)
     assert not hasattr(plain, "input_mask_")
+
+
+def test_findings_of_a_table_with_wrong_inputs():
+    """The table of the fit is the one that was given, not the one that was filled in."""
+    frame, T, _ = table()
+    own = RobustELMRegressor(**SMALL, check_inputs=True, missing_targets="ignore")
+    model = TableRegressor(own, random_state=0).fit(frame, T)
+    wrong = model.input_mask_.any(axis=1)
+    assert wrong.any()
+    found = model.findings(frame, T).sort_values("gorelm.row")
+    assert found["gorelm.flagged"][wrong].all()
+    assert (found["gorelm.kind"] == "input").any()
+
+
+def test_inputs_of_trusted_rows_stay():
+    X, T = regression()
+    dirty, _ = contaminate(X, 0.1, kind="unit-cells", random_state=0)
+    model = RobustELMRegressor(**SMALL, check_inputs=True)
+    wrong = model.fit(dirty, T).input_mask_.any(axis=1)
+    trusted = wrong & (np.arange(len(X)) % 2 == 0)
+    assert trusted.any()
+    again = model.fit(dirty, T, trusted=trusted).input_mask_.any(axis=1)
+    assert again.any()
+    assert not again[trusted].any()
 
 
 def test_the_tables_own_estimator_checks():

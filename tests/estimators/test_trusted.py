@@ -63,6 +63,16 @@ def test_tables_pass_it_on():
     assert model.outlier_mask_.any()
 
 
+def test_a_trusted_row_is_no_finding():
+    pytest.importorskip("pandas")
+    data = make_multitarget(80, 3, 2, outlier_ratio=0.2, random_state=1)
+    model = fitted(data, trusted=data.planted)
+    assert (model.outlier_scores_ > model.outlier_threshold_).any()
+    found = model.findings(data.X, data.T).sort_values("gorelm.row")
+    assert found["gorelm.flagged"].tolist() == (found["gorelm.quality"] < 0.5).tolist()
+    assert not found["gorelm.flagged"][data.planted].any()
+
+
 @pytest.mark.parametrize("trusted", [np.ones(79, bool), np.ones(80), "yes", np.ones((80, 2), bool)])
 def test_what_is_no_mask_is_refused(trusted):
     data = make_multitarget(80, 3, 2, random_state=1)

@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,10 @@ def test_models_of_earlier_versions(path, tmp_path):
         np.testing.assert_allclose(
             predicted, expected, rtol=0, atol=1e-10 * np.ptp(expected), err_msg=name
         )
+        if name == "RobustELMRegressor":
+            for judge in (model.score_rows, model.score_cells, partial(model.findings, new=True)):
+                with pytest.raises(ValueError, match="fit it again to judge new rows"):
+                    judge(X, expected)
         if name == "OSELMRegressor":
             assert model.partial_fit(X, expected).n_samples_seen_ == 2 * len(X)
 

@@ -12,7 +12,8 @@ import click
 
 from gorelm._files import whole_file
 from gorelm.cli.app import PATH, Command, say, told_in_one_line
-from gorelm.cli.tables import How, fitted, found_in, table_options
+from gorelm.cli.fitting import How
+from gorelm.cli.tables import fitted, found_in, table_options
 
 if TYPE_CHECKING:
     import pandas

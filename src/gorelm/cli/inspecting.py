@@ -29,7 +29,11 @@ def described(model: BaseEstimator, path: Path) -> list[str]:
         lines += _settings(regressor)
     if hasattr(regressor, "outlier_mask_"):
         mask = regressor.outlier_mask_
-        lines += ["", f"Training rows: {len(mask):,}, of which {int(np.sum(mask)):,} were flagged."]
+        flagged = f"Training rows: {len(mask):,}, of which {int(np.sum(mask)):,} were flagged"
+        if hasattr(regressor, "cell_mask_"):  # not in files of earlier versions
+            cells = int(np.sum(regressor.cell_mask_[~mask]))
+            flagged += f", and {cells:,} cell{'s' * (cells != 1)} of the others"
+        lines += ["", f"{flagged}."]
     return lines
 
 

@@ -9,11 +9,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
 from gorelm.cli.app import say
+from gorelm.cli.fitting import How, unfitted
 
 if TYPE_CHECKING:
     import pandas
@@ -24,6 +26,17 @@ if TYPE_CHECKING:
 # A table in memory, its copies as cells and inputs, and the arrays of a fit.
 _COPIES = 8
 _MOST_ROWS = 10
+# What findings read of a model.
+_JUDGED = (
+    "out_of_fold_",
+    "outlier_scores_",
+    "outlier_threshold_",
+    "outlier_mask_",
+    "cell_scores_",
+    "cell_thresholds_",
+    "cell_mask_",
+    "target_spreads_",
+)
 
 
 def by_blocks(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -70,7 +83,7 @@ def fit(
     model_path: Path | None = None,
     report_path: Path | None = None,
     id_name: str | None = None,
-    **how: object,
+    **how: Unpack[How],
 ) -> None:
     """Fit a table in blocks, and tell what was found."""
     from gorelm.cli import reading, summary
@@ -81,7 +94,7 @@ def fit(
         raise ValueError("--report shows every row; it cannot be had of a table read in blocks.")
     model, table, y = _fitted(data, targets, features, id_name, how)
     say(*_of_table(model, table, y), "", *_of_errors(model, y), "")
-    say(*summary.of_networks(model.regressor_), "", *_of_rows(model, y))
+    say(*summary.of_networks(model.regressor_), "", *_of_rows(_found(model, y), y, model))
     if model_path is not None:
         save(model, model_path)
         say("", f"Written: {model_path}.")
@@ -93,16 +106,17 @@ def outliers(
     features: str | None,
     out: Path | None,
     id_name: str | None = None,
-    **how: object,
+    **how: Unpack[How],
 ) -> None:
-    """Find the wrong rows of a table in blocks."""
+    """Find the wrong rows and cells of a table in blocks."""
     from gorelm.cli import reading
 
     reading.require_places({"table": data}, {"--out": (out, reading.WRITTEN)})
     model, table, y = _fitted(data, targets, features, id_name, how)
-    say(*_of_table(model, table, y), "", *_of_rows(model, y))
+    found = _found(model, y)
+    say(*_of_table(model, table, y), "", *_of_rows(found, y, model))
     if out is not None:
-        reading.write(_found(model, y), out)
+        reading.write(found if id_name is not None else found.reset_index(drop=True), out)
         say("", f"Written: {out}, {len(y):,} rows, the most suspicious first.")
 
 
@@ -180,28 +194,25 @@ def _write(frames: Iterator[pandas.DataFrame], path: Path) -> int:
 
 
 def _fitted(
-    data: Path, targets: str, features: str | None, id_name: str | None, how: dict[str, object]
+    data: Path, targets: str, features: str | None, id_name: str | None, how: How
 ) -> tuple[TableRegressor, ParquetTable, pandas.DataFrame]:
     from gorelm.datasets.table import choose_columns
-    from gorelm.estimators import RobustELMRegressor, TableRegressor
     from gorelm.stream import ParquetTable
 
+    if how["check_inputs"]:
+        raise ValueError("--check-inputs needs all inputs at once, not a table read in blocks.")
     table = ParquetTable(data)
     columns = [name for name in table.columns if name != id_name]
     by_number = targets.isdecimal() and targets not in columns
     chosen = choose_columns(columns, int(targets) if by_number else targets, features, data)
     inputs, outputs = ([columns[j] for j in places] for places in chosen)
     y = table.frame(outputs)
-    robust = RobustELMRegressor(
-        effort=str(how["effort"]),
-        n_hidden=how["nodes"] or "auto",
-        n_jobs=how["jobs"],
-        missing_targets="ignore",
-        progress=sys.stderr.isatty(),
-    )
+    if id_name is not None:
+        y.index = table.frame([id_name]).set_index(id_name).index
+    unfit = unfitted(progress=sys.stderr.isatty(), **how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # its notes say the same
-        model = TableRegressor(robust, random_state=how["seed"]).fit(table.select(inputs), y)
+        model = unfit.fit(table.select(inputs), y)
     model.regressor_.set_params(n_jobs=None, progress=False)
     return model, table, y
 
@@ -224,47 +235,50 @@ def _of_errors(model: TableRegressor, y: pandas.DataFrame) -> list[str]:
     from gorelm.cli.summary import columns, short
 
     expected = model.out_of_fold_.reshape(len(y), -1)
-    rows = [["target", "error", "of the mean", "ratio"]]
+    rows = [["target", "RMSE", "of the mean", "relative RMSE"]]
     for j, name in enumerate(y.columns):
         values = y[name].to_numpy(dtype=float, na_value=np.nan)
-        known = ~model.outlier_mask_ & np.isfinite(values)
+        known = ~model.outlier_mask_ & ~model.cell_mask_[:, j] & np.isfinite(values)
         error = float(np.sqrt(np.mean((values[known] - expected[known, j]) ** 2)))
         of_mean = float(np.std(values[known]))
         ratio = f"{error / of_mean:.3f}" if of_mean else "-"
         rows.append([short(name), f"{error:.4g}", f"{of_mean:.4g}", ratio])
-    head = "Error on rows that the models did not see (root mean square; flagged rows left out):"
+    head = "RMSE on rows that the models did not see (without wrong rows and cells):"
     return [head, *columns(rows, "lrrr")]
 
 
-def _of_rows(model: TableRegressor, y: pandas.DataFrame) -> list[str]:
-    import numpy as np
+def _of_rows(found: pandas.DataFrame, y: pandas.DataFrame, model: TableRegressor) -> list[str]:
+    from gorelm.cli.summary import columns, short, wrapped
+    from gorelm.findings import Names
 
-    from gorelm.cli.summary import columns, wrapped
-
-    scores, mask = model.outlier_scores_, model.outlier_mask_
+    names = Names(y.columns)
+    kinds = found[names.kind]
+    of_cells = found.loc[kinds == "cell", [names.flagged_of(name) for name in y.columns]]
+    n_rows, n_cells = int((kinds == "row").sum()), int(of_cells.sum().sum())
     lines = wrapped(
-        f"Rows to check: {int(mask.sum()):,} of {len(y):,} score above "
-        f"{model.outlier_threshold_:.3g}"
-        + ("; they had no part in the fit." if model.contaminated_ else ".")
+        f"Rows to check: {int(found[names.flagged].sum()):,} of {len(y):,}: "
+        f"{n_rows:,} wrong row{'s' * (n_rows != 1)}, {n_cells:,} wrong cell{'s' * (n_cells != 1)} "
+        f"of other rows{'; left out of the training.' if model.contaminated_ else '.'}"
     )
-    worst = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")[:_MOST_ROWS]
-    rows = [[f"{i:,}", f"{scores[i]:#.3g}", "yes" if mask[i] else "no"] for i in worst]
-    return [*lines, *columns([["row", "score", "flagged"], *rows], "rrl")]
+    rows = [["row", "score", "quality", "finding", "off"]]
+    for row in found.head(_MOST_ROWS).to_dict("records"):
+        figures = f"{row[names.score]:#.3g}", f"{row[names.quality]:.2f}"
+        rows.append(
+            [f"{row[names.row]:,}", *figures, row[names.kind] or "-", short(row[names.off], 40)]
+        )
+    return [*lines, *columns(rows, "rrrll")]
 
 
 def _found(model: TableRegressor, y: pandas.DataFrame) -> pandas.DataFrame:
-    """Return all rows, the most suspicious first, with what was expected of each target."""
+    """Return the table of findings, without the inputs, and without a search for duplicates."""
     import numpy as np
     import pandas
 
-    scores = model.outlier_scores_
-    order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), kind="stable")
-    expected = model.out_of_fold_.reshape(len(y), -1)
-    content = {
-        "gorelm.row": order,
-        "gorelm.score": scores[order],
-        "gorelm.flagged": model.outlier_mask_[order],
-    }
-    for j, name in enumerate(y.columns):
-        content |= {name: y[name].to_numpy()[order], f"gorelm.expected.{name}": expected[order, j]}
-    return pandas.DataFrame(content)
+    from gorelm.findings import findings
+
+    judge: Any = SimpleNamespace(
+        **{name: getattr(model, name) for name in _JUDGED}, _on_scale=model._on_scale
+    )
+    # A column that only counts the rows stands for inputs that are not in memory.
+    counter = pandas.DataFrame({"": np.arange(len(y))}, index=y.index)
+    return findings(judge, counter, y).drop(columns="")

@@ -11,7 +11,8 @@ from typing import Unpack
 import click
 
 from gorelm.cli.app import PATH, Command, say, told_in_one_line
-from gorelm.cli.tables import How, table_options, unfitted
+from gorelm.cli.fitting import How, unfitted
+from gorelm.cli.tables import table_options
 
 
 @click.command(

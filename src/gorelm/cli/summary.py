@@ -205,7 +205,7 @@ def _headline(
     fate = (
         " Clearly apart from the others, and left out of the training."
         if model.contaminated_
-        else " Isolated outliers: the model was trained on all rows, extreme values pulled in."
+        else " Isolated outliers: all rows stayed in the training, without values that are far off."
     )
     share = _share(len(flagged) / n_rows)
     fate *= bool(kinds.isin(["row", "cell"]).any())
@@ -255,7 +255,7 @@ def of_changes(log: pandas.DataFrame, n_rows: int, n_left: int, *, with_ids: boo
     left = (
         wrapped(
             f"{_count(n_left, 'row')} with findings (duplicates, inputs, or what was to be kept) "
-            "left as they are; see gorelm outliers."
+            f"left as {'it is' if n_left == 1 else 'they are'}; see gorelm outliers."
         )
         if n_left
         else []

@@ -6,11 +6,12 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack
 
 import click
 
 from gorelm.cli.app import ID, PATH, Command, say, told_in_one_line
+from gorelm.cli.fitting import How, unfitted
 from gorelm.cli.large import by_blocks
 
 if TYPE_CHECKING:
@@ -21,16 +22,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class How(TypedDict):
-    """How to fit, as both commands take it."""
-
-    seed: int
-    jobs: int | None
-    effort: str
-    nodes: int | None
-    check_inputs: bool
 
 
 def table_options(*, need_targets: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -122,22 +113,6 @@ def _row_names(table: Table) -> list[str] | None:
     if table.ids is not None:
         return [f"id {key}" for key in table.ids]
     return None if table.lines is None else [f"line {n}" for n in table.lines]
-
-
-def unfitted(*, progress: bool = False, **how: Unpack[How]) -> TableRegressor:
-    """Return the model that the options ask for."""
-    from gorelm.estimators import RobustELMRegressor, TableRegressor
-
-    robust = RobustELMRegressor(
-        target_transform="auto",
-        effort=how["effort"],
-        n_hidden=how["nodes"] or "auto",
-        n_jobs=how["jobs"],
-        missing_targets="ignore",
-        check_inputs=how["check_inputs"],
-        progress=progress,
-    )
-    return TableRegressor(robust, random_state=how["seed"])
 
 
 def fitted(table: Table, **how: Unpack[How]) -> TableRegressor:

@@ -26,8 +26,9 @@ class Judgement:
         Whether the rows, or the cells of a target, form two clear groups by the size of their
         errors.
     outlier_scores : ndarray of shape (n_samples,)
-        Typical size e of each row's errors, in units of the targets' interquartile ranges: 1 + e is
-        the geometric mean of 1 + abs(error) over the targets. NaN where nothing is known.
+        Typical size e of each row's errors, in units of the targets' robust spreads (interquartile
+        range / 1.349): 1 + e is the geometric mean of 1 + abs(error) over the targets. NaN where
+        nothing is known.
     outlier_threshold : float
         Rows with a larger score are flagged, unless few of their cells are wrong and the others are
         right.
@@ -58,7 +59,8 @@ def judge(
 
     Rows and cells are judged as :class:`gorelm.RobustELMRegressor` judges its own. The size of a
     row's errors :math:`e_{ij} = |\hat y_{ij} - y_{ij}|` is
-    :math:`s_i = \frac1m \sum_j \log(1 + e_{ij} / \mathrm{IQR}_j)`. If two groups explain at least
+    :math:`s_i = \frac1m \sum_j \log(1 + e_{ij} / \sigma_j)`, with
+    :math:`\sigma_j = \mathrm{IQR}_j / 1.349`. If two groups explain at least
     0.75 (plus 2.4 over the number of rows) of the variance of these sizes
     (:func:`split_in_two`), the upper group is flagged; if not, the rows beyond Tukey's outer fence
     (:func:`outlier_threshold` with a whisker of 3). Cells are judged by their error in units of the

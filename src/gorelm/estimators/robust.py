@@ -213,7 +213,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             folds of whole groups (five, unless `cv` says otherwise).
         trusted : array of bool of shape (n_samples,), optional
             Rows that are known to be right, however far off they seem: they are never flagged, set
-            aside or moved towards their predictions.
+            aside or moved towards their predictions, and their inputs are not filled in.
 
         Returns
         -------
@@ -256,6 +256,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not usable[task.tested].any():
             raise ValueError("cv tests no row that has a positive weight and a known target")
         clock = Clock()
+        self._fitted_to = fingerprint(table.inputs), fingerprint(table.T)
         self._input_check = None
         for name in ("input_mask_", "input_scores_"):  # of an earlier fit
             self.__dict__.pop(name, None)
@@ -291,7 +292,6 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.target_spreads_ = spread_of(task)
         self._judging = found.screened.judging
         self._usual = usual_curves(judged.expected, judged.cells.usual)
-        self._fitted_to = fingerprint(table.inputs), fingerprint(table.T)
         self.members_ = members
         self.timings_ = clock.laps
         self._input_scaling, self._target_scaling = table.scaling, refined.scaling
@@ -366,8 +366,8 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         .. math:: \exp\Bigl(\frac1m \sum_j \log(1 + |\hat y_j - y_j| / s_j)\Bigr) - 1
 
         over the known targets of the row, on the scale of `target_transforms_`, with the spreads
-        :math:`s` of the training targets (`target_spreads_`); wrong cells of a row most of whose
-        targets are right do not count. As for the training rows, a score above
+        :math:`s` of the training targets (`target_spreads_`). Unlike in `outlier_scores_`, wrong
+        cells of a row most of whose targets are right do not count: a score above
         `outlier_threshold_` says that the row is wrong. The rows must be new: the model is fitted
         to the training rows, and would find little wrong with them.
 
@@ -413,6 +413,11 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _expected_and_given(self, X: object, y: object) -> tuple[Array, Array]:
         """Return predictions and targets of new rows, on the scale on which they are judged."""
         check_is_fitted(self)
+        if not hasattr(self, "_usual"):
+            raise ValueError(
+                "the model comes from a file of an earlier version, which did not keep how large "
+                "errors usually are: fit it again to judge new rows"
+            )
         expected = self.predict(X).reshape(-1, len(self.target_spreads_))
         T = check_array(y, dtype=np.float64, ensure_2d=False, ensure_all_finite=False)
         T = T.reshape(len(T), -1)

@@ -18,6 +18,7 @@ from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.joint import HiddenOutputs, JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, fit_scaling, on_host
+from gorelm._features.transforms import TargetTransforms
 from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends import FittedModel
@@ -244,6 +245,8 @@ def prepare(
 def predict(model: Ensemble, X: object) -> Tensor:
     """Return the mean prediction of the members for a tensor, on its device."""
     inputs = checked_new(model, X).double()
+    if (check := getattr(model, "_input_check", None)) is not None:  # a few sums, on the host
+        inputs = torch.as_tensor(check.of(inputs.cpu().numpy())[0], device=inputs.device)
     rows = TorchInputs(inputs, model._input_scaling)
     every = torch.arange(len(inputs), device=inputs.device)
     of_members = [
@@ -251,7 +254,21 @@ def predict(model: Ensemble, X: object) -> Tensor:
         for one in model.members_
     ]
     y: Tensor = model._target_scaling.undo(torch.stack(of_members).mean(0))
+    if hasattr(model, "_target_transforms"):
+        y = _untransformed(model._target_transforms, y)
     return y[:, 0] if model._one_target else y
+
+
+def _untransformed(transforms: TargetTransforms, Z: Tensor) -> Tensor:
+    """Return predictions in units of the targets; see `TargetTransforms.undo`."""
+    low, high = (torch.as_tensor(end, device=Z.device) for end in (transforms.low, transforms.high))
+    T = Z.clamp(low, high)
+    for j, kind in enumerate(transforms.kinds):
+        if kind == "sqrt":
+            T[:, j] = T[:, j].clamp(min=0.0) ** 2
+        elif kind == "log":
+            T[:, j] = T[:, j].exp()
+    return T
 
 
 if TYPE_CHECKING:

@@ -206,10 +206,13 @@ class Fit:
 
     @cached_property
     def relative_errors(self) -> tuple[Array, Array]:
-        """RRMSE of every target, over all rows and over those not flagged; NaN: no row."""
-        known = np.isfinite(self.residuals)
-        kept = known & ~self.rows.flagged[:, None]
-        return self._rrmse(known), self._rrmse(kept)
+        """RRMSE of every target, over all cells and over `right`; NaN: no cell."""
+        return self._rrmse(np.isfinite(self.residuals)), self._rrmse(self.right)
+
+    @property
+    def right(self) -> Mask:
+        """Which cells are known and not flagged, alone or with their row."""
+        return np.isfinite(self.residuals) & ~self.rows.flagged[:, None] & ~self.wrong
 
     def _rrmse(self, cells: Mask) -> Array:
         errors = np.full(cells.shape[1], np.nan)
@@ -255,7 +258,8 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
         (
             "relative RMSE",
             number(error) if np.isfinite(error) else "unknown",
-            f"of rows not flagged, predicted by {by}; 0 is perfect, 1 no better than the mean",
+            f"without wrong rows and cells, predicted by {by}; 0 is perfect, 1 no better than the "
+            "mean",
         ),
         ("rows to check", f"{to_check.sum():,}", f"of {n_rows:,} ({to_check.mean():.1%})"),
     ]
@@ -322,8 +326,10 @@ def settings(fit: Fit) -> list[tuple[str, str]]:
         facts.append(("Settings chosen", chosen))
     if attribute(fit.model, "contaminated_") is not None:
         flagged = int(fit.rows.flagged.sum())
-        two = f"in two groups: {flagged:,} rows were set aside"
-        one = "in one group: no row was set aside"
+        cells = int((fit.wrong & ~fit.rows.flagged[:, None]).sum())
+        of_cells = f", {cells:,} cells of other rows are flagged" if cells else ""
+        two = f"in two groups: {flagged:,} rows were set aside{of_cells}"
+        one = f"in one group: no row was set aside{of_cells}"
         facts.append(("Errors", two if attribute(fit.model, "contaminated_") else one))
     if attribute(fit.model, "stopped_by_") is not None:
         facts.append(("Growth stopped by", str(attribute(fit.model, "stopped_by_"))))
@@ -376,7 +382,7 @@ def error_table(fit: Fit) -> Table:
     every, kept = fit.relative_errors
     rows = []
     for k in np.sort(worst_targets(kept, SHOWN_ERRORS)):
-        cells = np.isfinite(fit.residuals[:, k]) & ~fit.rows.flagged
+        cells = fit.right[:, k]
         own = mean = None
         if cells.any():
             values = fit.observed[cells, k]
@@ -402,7 +408,7 @@ def error_table(fit: Fit) -> Table:
         caption,
         [
             "target",
-            "rows not flagged",
+            "cells not flagged",
             "RMSE",
             "RMSE of predicting the mean",
             "ratio",

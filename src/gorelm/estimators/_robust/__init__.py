@@ -1,6 +1,8 @@
 """The steps of `RobustELMRegressor`, each a function over dataclasses.
 
-In each step a row is judged by models that were not fitted to its target:
+`owners.py` checks what is given, `task.py` has what every step reads. On request wrong inputs are
+then filled in (`checking.py`, by `inputs.py`), and targets put on another scale (`skewed.py`). In
+each step a row is judged by models that were not fitted to its target:
 
 1. *Screen* (`screen.py`). A few networks with a bounded loss, fitted to folds. If their out-of-fold
    errors, as the mean over the targets of log(1 + |error|), form two clear groups, the rows of the
@@ -15,14 +17,16 @@ In each step a row is judged by models that were not fitted to its target:
    or better layers than the screen's fitted to all rows, see one group, no row is set aside.
 3. *Refine* (`members.py`). The members get all their nodes and all rows, and judge all rows once
    more.
-4. *Fit* (`members.py`). The members are fitted to the rows that stay. If rows were set aside, the
-   targets of the others are first brought within a fence around their predictions, so that an
-   outlier that was not found has a bounded influence, too.
+4. *Fit* (`members.py`). The members are fitted to the rows that stay. If rows or groups of cells
+   were set aside, the targets of the others are first brought within a fence around their
+   predictions, so that an outlier that was not found has a bounded influence, too.
+
+New rows are scored on the scale of the fit by `new_rows.py`.
 
 Leave-one-out predictions have a closed form (`gorelm._solver.ridge`). Of more than `search_rows`
 rows, the members' predictions in step 3 are those of folds, whose fits are differences of sums over
 blocks of rows (`layers.py`): the hidden outputs H are never held whole.
 
 `benchmarks/defaults.py` chose the layers and the constants TWO_GROUPS, INNER_FENCE, GROSS,
-FARTHEST_INPUT and MUCH_WORSE, on tables that no comparison uses; the others bound the cost.
+FARTHEST_INPUT and MUCH_WORSE of the search, on tables that no comparison uses.
 """

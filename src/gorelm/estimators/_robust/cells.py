@@ -33,8 +33,7 @@ OUTER_FENCE = 3.0  # Tukey's: which rows and cells are flagged
 FARTHEST_SCORE = 100.0  # larger ones count as this
 FEW_ERRORS = 4.0  # usual errors: beyond, a cell may be wrong whatever the target's spread
 LEAST_VARIANCE = 0.01  # of the log scores of a group
-# In spreads of the targets. For the first split into two groups, larger errors count as this; in a
-# table of one group, no target with a smaller error is moved.
+# In spreads of the targets. For the first split into two groups, larger errors count as this.
 GROSS = 10.0
 NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal number
 # Targets of few values, or with one value in their middle half: a rare value is no mistake. Their

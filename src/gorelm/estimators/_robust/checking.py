@@ -40,14 +40,17 @@ class CheckedInputs:
 def checked_inputs(table: Given, task: RobustTask) -> CheckedInputs:
     """Find and fill wrong cells of the inputs of a table in memory."""
     if not isinstance(table.rows, InMemory):
-        raise ValueError("check_inputs=True needs inputs in memory, not RowBlocks")
+        raise ValueError(
+            "check_inputs=True needs X in the memory of this process: no RowBlocks, no dask "
+            "collection, no tensor, and no device"
+        )
     X, usable, w = table.inputs, table.usable, np.where(table.usable, table.w, 0.0)
     scores = _check_of(np.hstack([X, table.T]), w).scores(np.hstack([X, table.T]))[:, : X.shape[1]]
     alone = _check_of(X, w)
     known, worth = max(int((~np.isnan(scores)).sum()), 1), WORTH - BY_CHANCE / usable.sum()
     filled, wrong, smallest = X, np.zeros(X.shape, dtype=bool), _log_errors(task)
     for quantile in QUANTILES:
-        beyond = np.nan_to_num(scores) > cutoff_of(quantile)
+        beyond = (np.nan_to_num(scores) > cutoff_of(quantile)) & task.doubted[:, None]
         if beyond.sum() / known <= 1 - quantile:  # as many as chance makes
             continue
         replaced = Filling.fit(X, beyond, w, alone.scaling).fill(X, beyond)

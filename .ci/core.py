@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 import numpy as np
+from sklearn.linear_model import Ridge
 
 import gorelm
 
@@ -17,7 +18,8 @@ for name in gorelm.__all__:
     cls = getattr(gorelm, name)
     if name == "ConformalRegressor":
         continue  # needs MAPIE (extra `intervals`)
-    predicted = cls(random_state=0).fit(data.X, data.T).predict(data.X)
+    around = {"estimator": Ridge()} if name == "ScreenedRegressor" else {}
+    predicted = cls(**around, random_state=0).fit(data.X, data.T).predict(data.X)
     if predicted.shape != data.T.shape or not np.isfinite(predicted).all():
         raise SystemExit(f"{name} predicts {predicted}")
     print(f"{name} fits and predicts")

@@ -3,7 +3,6 @@
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from gorelm import RobustELMRegressor, TableRegressor
@@ -267,6 +266,7 @@ def table(n=240):
     """A frame with wrong numbers, a column of words between them, and gaps."""
     X, T = regression(n)
     dirty, _, cells = contaminate(X, 0.1, kind="unit-cells", random_state=0, return_cells=True)
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
     frame = pd.DataFrame(dirty, columns=list("abcdef"))
     frame.loc[::20, "b"] = np.nan
     frame.insert(1, "word", np.where(np.arange(n) % 3, "red", "blue"))

@@ -208,6 +208,8 @@ class Hostile:
             "experiments.runner",
         ):
             importlib.import_module(f"gorelm.{module}")  # another user may not read its files
+        with contextlib.suppress(ImportError):  # nor look for fonts with it
+            importlib.import_module("matplotlib.font_manager")
         for encoding in ("utf-8-sig", "utf-16", "latin-1", "unicode_escape", "idna"):
             codecs.lookup(encoding)
         self.rng = np.random.default_rng(seed)

@@ -270,6 +270,7 @@ def copies(model, folder):
 
 @pytest.mark.parametrize("n_before", [100, 300])  # still among the first rows, and after
 def test_copies_go_on(tmp_path, n_before):
+    pytest.importorskip("skops", reason="skops is not installed")
     X, dirty, _, _ = stream(400)
     model = RobustOSELMRegressor(**NETWORK, forgetting=0.999)
     model, _ = in_chunks(model, X[:n_before], dirty[:n_before], 50)

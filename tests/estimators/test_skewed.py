@@ -124,6 +124,7 @@ def test_tables_choose_and_say_so():
 
 
 def test_files_and_graphs(tmp_path):
+    pytest.importorskip("skops", reason="skops is not installed")
     X, y, _ = prices(100, 4)
     for target in (np.column_stack([y, y + 1, y + 2]), y):
         model = fast(target_transform="log").fit(X, target)

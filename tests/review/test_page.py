@@ -51,6 +51,11 @@ def press(driver, *keys):
         driver.find_element(By.TAG_NAME, "body").send_keys(key)
 
 
+def focus(driver):
+    """Return the id of the element that takes what is typed."""
+    return driver.execute_script("return document.activeElement.id")
+
+
 def saved(session, row):
     decision = session.decisions.current().get(session.rows[row])
     return None if decision is None else (decision.verdict, decision.note)
@@ -97,8 +102,8 @@ def test_a_review_by_mouse_and_keyboard(tmp_path):
         assert set(cells) == {"weight", "waist"}
         at(driver, wrong[4])
         press(driver, "n")
+        until(driver, lambda: focus(driver) == "note", "the note is not in focus")
         note = driver.switch_to.active_element
-        assert note.get_attribute("id") == "note"
         note.send_keys("wurzel & " + EVIL + Keys.ESCAPE)  # w, r, u and z are letters here
         wait_saved(driver, session, wrong[4], ("", "wurzel & " + EVIL))
         press(driver, "u")
@@ -142,6 +147,24 @@ def test_a_review_by_mouse_and_keyboard(tmp_path):
         )
         assert all(name.startswith(address) for name in asked if not name.startswith("data:"))
         assert errors_of(driver) == []
+    session.close()
+
+
+def test_a_note_keeps_the_focus_when_a_fit_ends(tmp_path):
+    frame, wrong = people()
+    session = session_of(tmp_path / "d.sqlite", frame)
+    with served(session) as address, driven(tmp_path) as driver:
+        driver.get(address)
+        at(driver, int(wrong[0]))
+        driver.find_element(By.ID, "refit").click()
+        until(driver, lambda: text_of(driver, "#fit") != "", "no fit is shown")
+        press(driver, "n")
+        until(driver, lambda: focus(driver) == "note", "the note is not in focus")
+        driver.switch_to.active_element.send_keys("w")
+        until(driver, lambda: text_of(driver, "#fit") == "", "the fit has no end")
+        time.sleep(0.5)  # the list comes anew
+        driver.switch_to.active_element.send_keys("r")
+        wait_saved(driver, session, int(wrong[0]), ("", "wr"))
     session.close()
 
 

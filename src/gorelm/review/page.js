@@ -172,7 +172,7 @@ async function refresh() {
   const { decisions } = await ask(`api/decisions?rows=${rows.map((row) => row.row).join(",")}`);
   for (const row of rows) row.decision = decisions[row.row] || row.decision;
   drawList();
-  if (document.activeElement.id !== "note") await choose(chosen);
+  await choose(chosen);
 }
 
 function worstFirst(row) {
@@ -241,6 +241,8 @@ async function choose(number) {
   chosen = number;
   const answer = await ask(`api/row/${number}`);
   if (chosen !== number) return; // another one was chosen meanwhile
+  // A redrawn note would lose the focus, and what is typed next would be taken as verdicts.
+  if (!another && document.activeElement.id === "note") return;
   detail = answer;
   mark();
   select();

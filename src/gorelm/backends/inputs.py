@@ -10,7 +10,8 @@ that sums do not depend on how the rows are stored.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -90,19 +91,80 @@ def with_constant(hidden: HiddenOutputs, X: Array) -> Array:
     return H
 
 
-def blocks(rows: Indices) -> list[Indices]:
-    """Return some rows in blocks."""
-    return [rows[start : start + BLOCK_ROWS] for start in range(0, len(rows), BLOCK_ROWS)]
+def blocks(n_rows: int) -> list[slice]:
+    """Return the places of so many rows, a block at a time."""
+    return [slice(start, start + BLOCK_ROWS) for start in range(0, n_rows, BLOCK_ROWS)]
 
 
-def add_rows(total: RidgeSums, hidden: HiddenOutputs, x: Array, omega: Array, T: Array) -> None:
-    """Add the share of a block of scaled rows to sums."""
-    H = with_constant(hidden, x)
-    H *= omega[:, None]
-    total.add(H, omega[:, None] * T)
+def empty_outputs(groups: Sequence[Indices], coefs: Sequence[Array]) -> list[Array]:
+    """Return room for the outputs (n, m) of every group of rows."""
+    return [np.empty((len(g), B.shape[1])) for g, B in zip(groups, coefs, strict=True)]
 
 
-class InMemory:
+# Of a group's number, places in the group, and the scaled inputs there.
+Work = Callable[[int, Indices | slice, Array], None]
+
+
+class ByBlocks(ABC):
+    """Sums and outputs of rows that are scaled a block at a time; see `ScaledRows`."""
+
+    @abstractmethod
+    def each_block(
+        self, groups: Sequence[Indices], work: Work, n_threads: int, *, in_order: bool
+    ) -> None:
+        """Do the work on every block of the rows of every group.
+
+        Parameters
+        ----------
+        groups : sequence of array of int
+            Rows to go through.
+        work : callable
+            Of a group's number, places in the group, and the scaled inputs there.
+        n_threads : int
+            To share the blocks among.
+        in_order : bool
+            The blocks of one group are the work of one thread, in their order: so no digit of a
+            sum depends on the number of threads.
+        """
+
+    def sums(
+        self,
+        hidden: HiddenOutputs,
+        groups: Sequence[Indices],
+        omega: Array,
+        T: Array,
+        n_threads: int = 1,
+    ) -> list[RidgeSums]:
+        """Return the sums of every group of rows; see `ScaledRows.sums`."""
+        totals = [RidgeSums.zero(hidden.n_outputs + 1, T.shape[1]) for _ in groups]
+
+        def add(k: int, places: Indices | slice, x: Array) -> None:
+            rows = groups[k][places]
+            H, weights = with_constant(hidden, x), omega[rows][:, None]
+            H *= weights
+            totals[k].add(H, weights * T[rows])
+
+        self.each_block(groups, add, n_threads, in_order=True)
+        return totals
+
+    def outputs(
+        self,
+        hidden: HiddenOutputs,
+        groups: Sequence[Indices],
+        coefs: Sequence[Array],
+        n_threads: int = 1,
+    ) -> list[Array]:
+        """Return H B of every group of rows; see `ScaledRows.outputs`."""
+        results = empty_outputs(groups, coefs)
+
+        def put(k: int, places: Indices | slice, x: Array) -> None:
+            results[k][places] = with_constant(hidden, x) @ coefs[k]
+
+        self.each_block(groups, put, n_threads, in_order=False)
+        return results
+
+
+class InMemory(ByBlocks):
     """Scaled inputs as an array (N, d)."""
 
     def __init__(self, X: Array) -> None:
@@ -117,46 +179,18 @@ class InMemory:
         """Return the inputs of some rows, in the order given."""
         return self._X[rows]
 
-    def sums(
-        self,
-        hidden: HiddenOutputs,
-        groups: Sequence[Indices],
-        omega: Array,
-        T: Array,
-        n_threads: int = 1,
-    ) -> list[RidgeSums]:
-        """Return the sums of every group of rows; see `ScaledRows.sums`."""
+    def each_block(
+        self, groups: Sequence[Indices], work: Work, n_threads: int, *, in_order: bool
+    ) -> None:
+        """Do the work on every block; see `ByBlocks.each_block`."""
+        of_groups = [[(k, block) for block in blocks(len(g))] for k, g in enumerate(groups)]
+        shares = of_groups if in_order else [[one] for of_group in of_groups for one in of_group]
 
-        def of_group(rows: Indices) -> RidgeSums:
-            total = RidgeSums.zero(hidden.n_outputs + 1, T.shape[1])
-            for block in blocks(rows):
-                add_rows(total, hidden, self._X[block], omega[block], T[block])
-            return total
+        def do(share: list[tuple[int, slice]]) -> None:
+            for k, block in share:
+                work(k, block, self._X[groups[k][block]])
 
-        return list(ordered_map(of_group, groups, n_threads))
-
-    def outputs(
-        self,
-        hidden: HiddenOutputs,
-        groups: Sequence[Indices],
-        coefs: Sequence[Array],
-        n_threads: int = 1,
-    ) -> list[Array]:
-        """Return H B of every group of rows; see `ScaledRows.outputs`."""
-        results: list[Array] = [
-            np.empty((len(g), B.shape[1])) for g, B in zip(groups, coefs, strict=True)
-        ]
-        starts = [
-            (k, start) for k, g in enumerate(groups) for start in range(0, len(g), BLOCK_ROWS)
-        ]
-
-        def of_block(where: tuple[int, int]) -> None:
-            k, start = where
-            block = slice(start, start + BLOCK_ROWS)
-            results[k][block] = with_constant(hidden, self._X[groups[k][block]]) @ coefs[k]
-
-        list(ordered_map(of_block, starts, n_threads))
-        return results
+        list(ordered_map(do, shares, n_threads))
 
 
 def scaled_rows(X: Array | ScaledRows) -> ScaledRows:

@@ -19,7 +19,7 @@ from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.dask.fit import active_client
 from gorelm.backends.dask.source import Partitioned, delayed_parts, names_of
-from gorelm.backends.inputs import InMemory, ScaledRows, within_reach
+from gorelm.backends.inputs import InMemory, ScaledRows, empty_outputs, within_reach
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -147,7 +147,7 @@ class DaskInputs:
         import dask
 
         layer, weights = dask.delayed(hidden, pure=False), dask.delayed(list(coefs), pure=False)
-        results = [np.empty((len(g), B.shape[1])) for g, B in zip(groups, coefs, strict=True)]
+        results = empty_outputs(groups, coefs)
         places, tasks = [], []
         for number, places_here, local in self._shares(groups):
             places.append(places_here)
@@ -155,7 +155,7 @@ class DaskInputs:
         for where, found in zip(places, _results(self._client, tasks), strict=True):
             for k, values in enumerate(found):
                 results[k][where[k]] = values
-        return list(results)
+        return results
 
     def _call(self, number: int, method: str, *args: object) -> Delayed:
         import dask

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
 
 from gorelm._extras import needs
 from gorelm._features.scaling import Scaling
@@ -50,6 +51,38 @@ class Judge(Protocol):
 
     def score_rows(self, X: object, y: object) -> Array:
         """Return outlier scores of new rows, of shape (n_samples,)."""
+
+
+class WithFindings:
+    """A model that judges rows (`Judge`), with its findings as a method."""
+
+    def findings(self: Judge, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
+        """Return all rows, the most suspicious first: what is off, by how much, what was expected.
+
+        See :func:`gorelm.findings.findings`, which says what the columns hold.
+
+        Parameters
+        ----------
+        X : frame or array of shape (n_samples, n_features)
+            Inputs: those of the fit.
+        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+            Targets: those of the fit.
+        new : bool, default=False
+            X and y are new rows, to be judged by the model.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One line a row, with its index and inputs.
+
+        Raises
+        ------
+        ValueError
+            If X and y are not the table that the model was fitted to and `new` is false; or if the
+            model does not judge rows.
+        """
+        check_is_fitted(self)
+        return findings(self, X, y, new=new)
 
 
 class Names:

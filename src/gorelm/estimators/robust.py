@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
@@ -40,11 +40,9 @@ from gorelm.estimators._robust.search import search
 from gorelm.estimators._robust.skewed import choose_transforms
 from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.estimators.batch import RELMRegressor
+from gorelm.findings import WithFindings
 from gorelm.selection import Fold, folds_of
 from gorelm.stream import RowBlocks
-
-if TYPE_CHECKING:
-    import pandas
 
 __all__ = ["RobustELMRegressor"]
 
@@ -52,7 +50,7 @@ GROUP_FOLDS = 5  # of whole groups, where groups are given and folds are not
 
 
 @parameters
-class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Robust multi-target regression without a parameter to choose.
 
     Scales inputs and targets, sets aside rows whose targets nothing explains, searches hidden
@@ -430,35 +428,6 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not hasattr(self, "_target_transforms"):
             return T
         return self._target_transforms.apply(T)
-
-    def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
-        """Return all rows, the most suspicious first: what is off, by how much, what was expected.
-
-        See :func:`gorelm.findings.findings`, which says what the columns hold.
-
-        Parameters
-        ----------
-        X : frame or array of shape (n_samples, n_features)
-            Inputs: those of the fit.
-        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
-            Targets: those of the fit.
-        new : bool, default=False
-            X and y are new rows, to be judged by the model.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One line a row, with its index and inputs.
-
-        Raises
-        ------
-        ValueError
-            If X and y are not the table that the model was fitted to and `new` is false.
-        """
-        from gorelm.findings import findings
-
-        check_is_fitted(self)
-        return findings(self, X, y, new=new)
 
     def _was_fitted_to(self, X: object, y: object) -> bool:
         inputs: Array = validate_data(self, X, dtype=np.float64, reset=False)

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import field
 from numbers import Integral
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, clone
@@ -41,17 +41,17 @@ from gorelm.estimators._encoding import (
 from gorelm.estimators._prepare import require_same_inputs, take_names
 from gorelm.estimators._table_blocks import StoredCells, StoredColumns
 from gorelm.estimators.robust import RobustELMRegressor
+from gorelm.findings import WithFindings
 from gorelm.stream import ParquetTable, RowBlocks
-
-if TYPE_CHECKING:
-    import pandas
 
 _FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
 _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its weight
 
 
 @parameters
-class TableRegressor(MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseEstimator):
+class TableRegressor(
+    WithFindings, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, BaseEstimator
+):
     """Robust multi-target regression on a raw table: encodes, fills in, then fits.
 
     Columns of categories (text, categoricals) become one input for each category; truth values
@@ -507,36 +507,6 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         check_is_fitted(self)
         inputs = self.encoder_.transform(self._encodable(X)[0])
         return np.asarray(self.regressor_.score_cells(inputs, _target_numbers(y)))
-
-    def findings(self, X: object, y: object, *, new: bool = False) -> pandas.DataFrame:
-        """Return all rows, the most suspicious first: what is off, by how much, what was expected.
-
-        See :func:`gorelm.findings.findings`, which says what the columns hold.
-
-        Parameters
-        ----------
-        X : frame or array of shape (n_samples, n_features)
-            Inputs: those of the fit.
-        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
-            Targets: those of the fit.
-        new : bool, default=False
-            X and y are new rows, to be judged by the model.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One line a row, with its index and inputs.
-
-        Raises
-        ------
-        ValueError
-            If X and y are not the table that the model was fitted to and `new` is false; or if
-            `regressor_` does not judge rows.
-        """
-        from gorelm.findings import findings
-
-        check_is_fitted(self)
-        return findings(self, X, y, new=new)
 
     def _was_fitted_to(self, X: object, y: object) -> bool:
         known = getattr(self.regressor_, "_was_fitted_to", None)

@@ -79,6 +79,15 @@ def _started():
     }
 
 
+@pytest.fixture
+def few_layers(monkeypatch):
+    """Searches of two layers and a screen of one, for tests of what happens around a fit."""
+    from gorelm.estimators._robust import screen, search
+
+    monkeypatch.setattr(search, "SEARCH_LAYERS", search.SEARCH_LAYERS[:2])
+    monkeypatch.setattr(screen, "SCREEN_LAYERS", screen.SCREEN_LAYERS[:1])
+
+
 @cache
 def _load_once(name: str) -> Data:
     bunch = load_mulan(name, download_if_missing=False)  # tests never go to the network

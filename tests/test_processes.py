@@ -30,7 +30,13 @@ EXPERIMENT = """
 """
 
 
-@pytest.mark.parametrize("code", [SEARCH, EXPERIMENT], ids=["search", "experiment"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(SEARCH, id="search"),
+        pytest.param(EXPERIMENT, id="experiment", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("seconds", [0.2, pytest.param(3.0, marks=pytest.mark.slow)])
 def test_no_worker_outlives_a_killed_parent(code, seconds):
     value = uuid.uuid4().hex
@@ -56,7 +62,8 @@ def test_no_worker_outlives_a_killed_parent(code, seconds):
     assert not left
 
 
-@pytest.mark.parametrize("option", ["-n0", pytest.param("-n1", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["-n0", "-n1"])
 def test_a_run_that_leaves_a_process_behind_fails(tmp_path, option):
     """What tests/conftest.py checks at the end of a run, tried on a test that does so."""
     tests = os.path.dirname(__file__)

@@ -42,6 +42,7 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     assert (tmp_path / "model.onnx").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_demo_prints_what_the_readme_says(tmp_path):
     picture = tmp_path / "demo.png"
     command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--out", str(picture)]
@@ -59,7 +60,11 @@ def test_links_and_pictures_exist():
         assert (ROOT / target).exists(), target
 
 
-def test_modules_are_there_after_import_gorelm():
+def test_modules_are_there_after_import_gorelm_and_no_extra():
     names = ("datasets", "diagnostics", "io", "metrics", "onnx", "path", "stream")
-    code = "import gorelm; " + "; ".join(f"gorelm.{name}.__doc__" for name in names)
-    subprocess.run([sys.executable, "-c", code], check=True)
+    extras = {"dask", "distributed", "mapie", "matplotlib", "onnx", "skops", "torch"}
+    code = "import sys, gorelm, gorelm.estimators, gorelm.intervals; "
+    code += "; ".join(f"gorelm.{name}.__doc__" for name in names)
+    code += f"; print(*sorted({extras} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []

@@ -59,6 +59,10 @@ METHODS = {
     "R-ELM few inputs": RELMRegressor(C=10, n_inputs=2, activation="tanh"),
 }
 
+# What is not left to the slow tests: a method of every kind, on workers that are threads.
+TELLING = ("GOR-ELM", "GOR-ELM only sparse", "R-ELM few inputs")
+QUICK = ("threads", (1, 4))
+
 
 @pytest.fixture
 def processes(client_of_processes: Any) -> Iterator[Any]:
@@ -121,11 +125,18 @@ def leftovers(client: Any) -> list[Any]:
 # -- the same as one machine ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", [(1, 4), pytest.param((2, 7), marks=slow)], ids=str)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("name", "cluster", "sizes"),
+    [
+        pytest.param(name, *where, marks=() if name in TELLING and where == QUICK else slow)
+        for name in METHODS
+        for where in (QUICK, ("processes", (2, 7)))
+    ],
+)
 def test_iterates_are_those_of_one_machine(
-    processes: Any, name: str, sizes: tuple[int, ...]
+    request: pytest.FixtureRequest, name: str, cluster: str, sizes: tuple[int, ...]
 ) -> None:
+    request.getfixturevalue(cluster)
     X, T, _ = table()
     method = clone(METHODS[name]).set_params(n_hidden=N_HIDDEN, random_state=0)
     alone = clone(method).fit(X, T)
@@ -143,7 +154,7 @@ def test_iterates_are_those_of_one_machine(
         for case in itertools.product([0.0, 0.5], [1, 2, 4, 7])
     ],
 )
-def test_weights_and_missing_targets(processes: Any, l1_ratio: float, n_partitions: int) -> None:
+def test_weights_and_missing_targets(threads: Any, l1_ratio: float, n_partitions: int) -> None:
     X, T, w = table()
     rng = np.random.default_rng(2)
     T[rng.random(T.shape) < 0.1] = np.nan
@@ -382,18 +393,8 @@ def test_what_cannot_be_fitted_on_a_cluster_is_refused(threads: Any) -> None:
 
 
 def test_without_a_client() -> None:
-    code = (
-        "import sys, gorelm.estimators\n"
-        "assert 'dask' not in sys.modules and 'distributed' not in sys.modules\n"
-        "import dask.array as da\n"
-        "try:\n"
-        "    gorelm.GORELMRegressor().fit(da.ones((9, 2)), da.ones(9))\n"
-        "except RuntimeError as error:\n"
-        "    assert 'distributed.Client(' in str(error), error\n"
-        "else:\n"
-        "    raise AssertionError\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(RuntimeError, match=r"distributed\.Client\("):
+        model().fit(da.ones((9, 2)), da.ones(9))
 
 
 # -- losses --------------------------------------------------------------------------------------
@@ -467,10 +468,8 @@ def undisturbed(client_of_processes: Any) -> tuple[GORELMRegressor, list[str]]:
     return fitted, names
 
 
-@pytest.mark.parametrize(
-    "moment",
-    ["middle", *(pytest.param(m, marks=slow) for m in ("before iterating", "random", "end"))],
-)
+@slow  # `test_losses_at_any_time` has losses of all kinds, on workers that are threads
+@pytest.mark.parametrize("moment", ["before iterating", "middle", "random", "end"])
 def test_a_killed_worker_does_not_change_the_answer(
     processes: Any,
     undisturbed: tuple[GORELMRegressor, list[str]],
@@ -547,6 +546,7 @@ def test_losses_at_any_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same(steady, spread)
 
 
+@slow
 def test_a_worker_that_hangs_is_given_up(
     processes: Any, undisturbed: tuple[GORELMRegressor, list[str]]
 ) -> None:
@@ -680,7 +680,7 @@ def paused_with_actors(resumed: Any, monkeypatch: pytest.MonkeyPatch) -> list[Ca
     return then
 
 
-@pytest.mark.parametrize("with_actors", [False, True])
+@pytest.mark.parametrize("with_actors", [pytest.param(False, marks=slow), True])
 def test_workers_that_stay_paused_end_the_fit(
     resumed: Any, paused_with_actors: list[Any], with_actors: bool
 ) -> None:
@@ -695,7 +695,7 @@ def test_workers_that_stay_paused_end_the_fit(
         fails(resumed, model(), MemoryError, "paused by dask for 1 s.*gorelm.worker-timeout")
 
 
-@pytest.mark.parametrize("from_memory", [False, True])
+@pytest.mark.parametrize("from_memory", [pytest.param(False, marks=slow), True])
 def test_a_fit_waits_for_workers_paused_before_they_have_their_rows(
     resumed: Any, paused_with_actors: list[Any], from_memory: bool
 ) -> None:

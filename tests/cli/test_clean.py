@@ -21,14 +21,6 @@ def _here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def few_layers(monkeypatch):
-    from gorelm.estimators._robust import screen, search
-
-    monkeypatch.setattr(search, "SEARCH_LAYERS", search.SEARCH_LAYERS[:2])
-    monkeypatch.setattr(screen, "SCREEN_LAYERS", screen.SCREEN_LAYERS[:1])
-
-
-@pytest.fixture
 def table():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2)).round(3)

@@ -3,8 +3,8 @@
 import gzip
 import os
 import re
-import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gorelm import RELMRegressor, TableRegressor
+from gorelm.__main__ import main as as_a_command
 from gorelm.cli import main
 from gorelm.cli.app import printable
 from gorelm.datasets import load_table, read_table
@@ -25,15 +26,6 @@ QUICK = ["--nodes", "5"]
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def few_layers(monkeypatch):
-    """Fits that are quick: what is tested is what happens around them."""
-    from gorelm.estimators._robust import screen, search
-
-    monkeypatch.setattr(search, "SEARCH_LAYERS", search.SEARCH_LAYERS[:2])
-    monkeypatch.setattr(screen, "SCREEN_LAYERS", screen.SCREEN_LAYERS[:1])
 
 
 def call(*arguments, code=0):
@@ -337,16 +329,17 @@ def test_printable():
     )
 
 
-def test_warnings_of_libraries_are_one_line(model):
-    code = (
-        "import sys, warnings, gorelm.cli.app as app\n"
-        "app.main.callback = lambda **_: warnings.warn('odd\\x1b[2J\\nthing', stacklevel=1)\n"
-        "sys.argv = ['gorelm', 'inspect', 'm.gorelm']\n"
-        "from gorelm.__main__ import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr == "note: odd\\x1b[2J\\nthing\n"
-    assert done.returncode == 0
+def test_warnings_of_libraries_are_one_line(model, monkeypatch, capsys):
+    def warn(**_):
+        warnings.warn("odd\x1b[2J\nthing", stacklevel=1)
+
+    monkeypatch.setattr("gorelm.cli.app.main.callback", warn)
+    monkeypatch.setattr(sys, "argv", ["gorelm", "inspect", "m.gorelm"])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main replaces it
+    with pytest.raises(SystemExit) as end:
+        as_a_command()
+    assert not end.value.code
+    assert capsys.readouterr().err == "note: odd\\x1b[2J\\nthing\n"
 
 
 @pytest.mark.parametrize(

@@ -13,24 +13,14 @@ from click.testing import CliRunner
 
 from gorelm.cli import main
 from gorelm.datasets import read_table
-from support.hostile import few_layers
 
+pytestmark = pytest.mark.usefixtures("few_layers")
 N, WRONG = 40, 7  # rows, and the number of the one that is wrong
 
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_fits():
-    from gorelm.estimators._robust import screen, search
-
-    before = search.SEARCH_LAYERS, screen.SCREEN_LAYERS
-    few_layers()
-    yield
-    search.SEARCH_LAYERS, screen.SCREEN_LAYERS = before
 
 
 def call(*arguments, code=0):
@@ -122,6 +112,22 @@ SHAPES = {
 }  # fmt: skip
 
 
+# Each with a way of its own through the reader, the writer, or the search for the columns.
+TELLING = {
+    "missing targets",
+    "damaged cells",
+    "an id",
+    "Excel in German",
+    "UTF-16",
+    "zipped",
+    "odd names",
+    "line ends in cells",
+    "truth values",
+    "ARFF",
+    "Parquet with an index",
+}
+
+
 def as_a_person_would(session, *, port, told):
     """Stand for the server of a review, and for the person at its page."""
     told("http://127.0.0.1/")
@@ -140,7 +146,9 @@ def as_a_person_would(session, *, port, told):
 
 
 @pytest.mark.filterwarnings("ignore:.*(Latin-1|without a name)")
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(s, marks=() if s in TELLING else pytest.mark.slow) for s in SHAPES]
+)
 def test_every_command_takes_it(shape, monkeypatch):
     name, content, arguments = SHAPES[shape]
     if isinstance(content, pd.DataFrame):

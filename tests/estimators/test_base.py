@@ -40,6 +40,7 @@ from gorelm.metrics import arrmse, arrmse_scorer
 from support.estimator_cases import (
     ALL,
     GROWING,
+    KINDS,
     SMOOTHEST,
     all_cases,
     all_estimators,
@@ -58,9 +59,17 @@ from support.sweeps import at
 # -- scikit-learn's own checks -----------------------------------------------------------------
 
 
-# I-ELM, which never revises a weight, needs more nodes to learn anything.
-@parametrize_with_checks([make(cls, n_hidden=300 if cls is IELMRegressor else 30) for cls in ALL])
+@parametrize_with_checks([make(cls, n_hidden=30) for cls in KINDS])
 def test_scikit_learn(estimator, check):
+    check(estimator)
+
+
+# I-ELM, which never revises a weight, needs more nodes to learn anything.
+@pytest.mark.slow
+@parametrize_with_checks(
+    [make(cls, 300 if cls is IELMRegressor else 30) for cls in ALL if cls not in KINDS]
+)
+def test_scikit_learn_of_the_others(estimator, check):
     check(estimator)
 
 
@@ -764,8 +773,9 @@ def test_relm_of_the_paper_is_the_closed_form():
 def test_peak_memory(cls, dtype):
     """At most 1.5 hidden matrices and a few of L x L beyond X and y; 3 while growing."""
     rng = np.random.RandomState(0)
-    X, T = rng.uniform(-1, 1, (6000, 8)).astype(dtype), rng.standard_normal((6000, 3))
-    model = make(cls, n_hidden=300)
+    n, L = 3000, 150
+    X, T = rng.uniform(-1, 1, (n, 8)).astype(dtype), rng.standard_normal((n, 3))
+    model = make(cls, n_hidden=L)
     if "fit_intercept" in names(cls):
         model.set_params(fit_intercept=True)
     model.fit(X[:400], T[:400])  # imports and caches
@@ -776,7 +786,7 @@ def test_peak_memory(cls, dtype):
     # Least squares runs in double precision whatever X is.
     double = (gorelm.ELMRegressor, gorelm.EMELMRegressor, gorelm.IELMRegressor)
     cell = 8 if cls in double else np.dtype(dtype).itemsize
-    assert peak <= (3 if cls in GROWING else 1.5) * 6000 * 300 * cell + 8 * 300**2 * 8
+    assert peak <= (3 if cls in GROWING else 1.5) * n * L * cell + 8 * L**2 * 8
 
 
 @pytest.mark.crossed
@@ -935,6 +945,7 @@ print("finished", flush=True)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="SIGINT cannot be sent to one process there")
+@pytest.mark.slow
 def test_sigint_ends_a_long_fit():
     source = os.path.dirname(os.path.dirname(gorelm.__file__))
     path = os.pathsep.join(p for p in (source, os.environ.get("PYTHONPATH")) if p)

@@ -51,7 +51,15 @@ ALL = list(SINGLE)
 KFOLD = KFold(3, shuffle=True, random_state=1)
 TIGHT = 1e-7
 
-all_estimators = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+each_estimator = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+# They differ in the problem that they state (`each_estimator` tries that); the search is one.
+all_estimators = pytest.mark.parametrize(
+    "cls",
+    [
+        pytest.param(cls, id=cls.__name__, marks=() if cls is ALL[0] else pytest.mark.slow)
+        for cls in ALL
+    ],
+)
 
 
 def make(cls, **params):
@@ -113,9 +121,17 @@ def by_hand(model, X, T, w=None, score=None):
 # -- scikit-learn's own checks -------------------------------------------------------------------
 
 
-@pytest.mark.crossed  # all checks of one class: the others are of the same code
-@parametrize_with_checks([cls(n_hidden=20, n_lams=3, cv=2) for cls in ALL])
+# The search is one: all checks of the class whose fits are quickest.
+@parametrize_with_checks([RELMRegressorCV(n_hidden=20, n_lams=3, cv=2)])
 def test_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [cls(n_hidden=20, n_lams=3, cv=2) for cls in ALL if cls is not RELMRegressorCV]
+)
+def test_scikit_learn_of_the_others(estimator, check):
     check(estimator)
 
 
@@ -135,7 +151,7 @@ GRIDS = {
 }
 
 
-@all_estimators
+@each_estimator
 def test_table_is_what_a_loop_gives(cls):
     X, T = make_data(ratio=0.2)
     model = make(cls, cv=KFOLD, tol=TIGHT, **GRIDS[cls]).fit(X, T)
@@ -164,7 +180,6 @@ def test_other_norms_are_what_a_loop_gives(scoring):
     np.testing.assert_allclose(splits(model), by_hand(model, X, T, score=score), rtol=1e-3)
 
 
-@pytest.mark.crossed
 @pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("one_target", [False, True])
@@ -319,7 +334,6 @@ def test_one_standard_error_end_to_end(cls):
     assert near.sum() > 1
 
 
-@pytest.mark.crossed
 @pytest.mark.crossed
 @pytest.mark.parametrize(
     "scoring",
@@ -594,7 +608,9 @@ def test_rows_that_are_never_or_often_tested():
 # -- processes and threads -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cls", [GORELMRegressorCV, RELMRegressorCV])
+@pytest.mark.parametrize(
+    "cls", [GORELMRegressorCV, pytest.param(RELMRegressorCV, marks=pytest.mark.slow)]
+)
 def test_processes_change_no_digit(monkeypatch, cls):
     """Where H is small, even if BLAS has more threads here than there; else only by rounding."""
     X, T = make_data(400, ratio=0.2)
@@ -633,7 +649,6 @@ def finite(model, X, T, w=None):
 
 
 @pytest.mark.crossed
-@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("scoring", ["mean_norm", "neg_mean_squared_error"])
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -646,7 +661,6 @@ def test_corrupt_fold(cls, scoring, part):
 
 
 @pytest.mark.crossed
-@pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("value", [0.0, 3.0, -1e6])
 def test_constant_targets_in_a_fold(cls, value):
@@ -656,7 +670,6 @@ def test_constant_targets_in_a_fold(cls, value):
     finite(make(cls, cv=cv), X, T)
 
 
-@pytest.mark.crossed
 @pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("value", [0.0, 7.0])
@@ -690,7 +703,6 @@ def test_two_rows(cls):
 # -- missing targets and weights -----------------------------------------------------------------
 
 
-@pytest.mark.crossed
 @pytest.mark.crossed
 @all_estimators
 @pytest.mark.parametrize("scoring", ROBUST_SCORES)

@@ -42,6 +42,7 @@ def fast(**params):
     return RobustELMRegressor(effort="fast", n_hidden=20, random_state=0, **params)
 
 
+@pytest.mark.usefixtures("few_layers")
 @parametrize_with_checks([ScreenedRegressor(Ridge(), screen=fast(), random_state=0)])
 def test_scikit_learn(estimator, check):
     check(estimator)

@@ -65,6 +65,7 @@ def written(frame, path, n_files):
     return path
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("n_files", [1, 3])
 @pytest.mark.filterwarnings("ignore:Column")
 def test_a_stored_table_gives_the_model_in_memory(frame, n_files, tmp_path):

@@ -171,10 +171,11 @@ def test_selection_by_search():
 # -- kept -----------------------------------------------------------------------------------------
 
 
-def test_every_run_is_kept(tmp_path):
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_every_run_is_kept(tmp_path, jobs):
     seen, counts = [], []
     result = run_experiment(
-        config(), tmp_path / "out", jobs=2, on_start=lambda *n: counts.append(n),
+        config(), tmp_path / "out", jobs=jobs, on_start=lambda *n: counts.append(n),
         on_record=seen.append,
     )  # fmt: skip
     assert counts == [(16, 0)]

@@ -195,6 +195,7 @@ def test_nemenyi_names_its_extra(monkeypatch):
         nemenyi(-AUC)
 
 
+@pytest.mark.slow  # for the import of statsmodels
 @given(arrays(float, st.integers(0, 8), elements=st.floats(0, 1)))
 def test_holm_agrees_with_statsmodels(p):
     multitest = pytest.importorskip("statsmodels.stats.multitest")

@@ -139,6 +139,7 @@ def test_ensembles_with_guided_layers():
     assert error(table, X) < 1e-12
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_intervals_are_outputs_of_their_own(dtype):
     X, T = rows()

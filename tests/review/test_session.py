@@ -294,6 +294,7 @@ def test_a_fit_that_fails_is_said(tmp_path):
     session.close()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_are_paged_within_a_second(tmp_path):
     """A page, a row, a decision and the state: each well within the second that is allowed."""
     frame, _ = people(100_000, 2_000)

@@ -17,6 +17,16 @@ ALL = [
     if isinstance(cls, type) and issubclass(cls, RegressorMixin)
     if {"cv", "estimator"}.isdisjoint(inspect.signature(cls).parameters)
 ]
+# One of each kind: closed form, iterated, growing by either, online. The others share the code of
+# one of these but for the problem that they state, which has tests of its own: what holds for every
+# estimator is tried on these by default, and on all of them in the slow tests.
+KINDS = (
+    gorelm.ELMRegressor,
+    gorelm.GORELMRegressor,
+    gorelm.EMELMRegressor,
+    gorelm.IGORELMRegressor,
+    gorelm.OSELMRegressor,
+)
 # Options that lead through other code, for the estimators that have them.
 OPTIONS = [
     ("l1_ratio", 0.0),
@@ -37,13 +47,20 @@ def default(cls, name):
     return inspect.signature(cls).parameters[name].default
 
 
+def _case(cls, *options, name="", slow=None):
+    slow = cls not in KINDS if slow is None else slow
+    return pytest.param(
+        cls, *options, id=cls.__name__ + name, marks=pytest.mark.slow if slow else ()
+    )
+
+
 # Of the options one, the sparse penalty of the flagship, is not left to the slow tests.
-CASES = [pytest.param(cls, {}, id=cls.__name__) for cls in ALL] + [
-    pytest.param(
+CASES = [_case(cls, {}) for cls in ALL] + [
+    _case(
         cls,
         {name: value},
-        id=f"{cls.__name__}-{name}={value}",
-        marks=() if (cls, value) == (gorelm.GORELMRegressor, 0.5) else pytest.mark.slow,
+        name=f"-{name}={value}",
+        slow=(cls, value) != (gorelm.GORELMRegressor, 0.5),
     )
     for cls in ALL
     for name, value in OPTIONS
@@ -51,16 +68,16 @@ CASES = [pytest.param(cls, {}, id=cls.__name__) for cls in ALL] + [
 ]
 # Estimators (with options) that iterate, and so call back, can be stopped, and may not converge.
 ITERATIVE = [
-    pytest.param(cls, {"l1_ratio": 0.5} if "l1_ratio" in names(cls) else {}, id=cls.__name__)
+    _case(cls, {"l1_ratio": 0.5} if "l1_ratio" in names(cls) else {})
     for cls in ALL
     if "callback" in names(cls)
 ]
 GROWING = [cls for cls in ALL if "max_hidden" in names(cls)]
 SIZED = [cls for cls in ALL if cls not in GROWING]
-SPARSE = [pytest.param(cls, id=cls.__name__) for cls in ALL if "l1_ratio" in names(cls)]
+SPARSE = [_case(cls) for cls in ALL if "l1_ratio" in names(cls)]
 
-sized = pytest.mark.parametrize("cls", SIZED, ids=lambda cls: cls.__name__)
-all_estimators = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+sized = pytest.mark.parametrize("cls", [_case(cls) for cls in SIZED])
+all_estimators = pytest.mark.parametrize("cls", [_case(cls) for cls in ALL])
 # Scores of the others are norms of residuals; its are those of rows before they were learnt.
 residual_scores = pytest.mark.parametrize(
     ("cls", "options"),

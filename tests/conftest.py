@@ -28,9 +28,14 @@ MARK = "GORELM_TEST_SESSION"
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
-    """Mark as slow what `crossed` says; mark as `data` what asks for real data sets."""
+    """Mark as slow what `crossed` and `slow_unless` say, as `data` what asks for real data sets."""
     first = {}  # test function -> parameter -> its first value
     for item in items:
+        for unless in item.iter_markers("slow_unless"):
+            for name, quick in unless.kwargs.items():
+                known = quick if isinstance(quick, list) else [quick]
+                if repr(item.callspec.params[name]) not in map(repr, known):
+                    item.add_marker("slow")
         if crossed := item.get_closest_marker("crossed"):
             params = item.callspec.params
             names = crossed.args or tuple(params)

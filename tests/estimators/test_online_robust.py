@@ -154,6 +154,7 @@ def test_fences_hold_with_many_wrong_cells(share):
 # -- streams ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_unless(kind=["rows", "cells"])
 @pytest.mark.parametrize("kind", ["rows", "one-sided", "cells"])
 def test_one_pass_over_a_dirty_stream(kind):
     X, dirty, clean, wrong = stream(kind=kind)
@@ -171,6 +172,7 @@ def test_one_pass_over_a_dirty_stream(kind):
     np.testing.assert_array_equal(model.cell_mask_.any(axis=1), model.outlier_mask_)
 
 
+@pytest.mark.slow_unless(size=1)
 @pytest.mark.parametrize("size", [1, 33, 400])
 def test_chunks_of_any_size(size):
     X, dirty, clean, wrong = stream(600)

@@ -22,6 +22,7 @@ def test_trusting_no_row_changes_no_digit(ratio):
     np.testing.assert_array_equal(one.outlier_mask_, other.outlier_mask_)
 
 
+@pytest.mark.slow_unless(ratio=0.3)
 @pytest.mark.parametrize("ratio", [0.0, 0.3])
 def test_a_trusted_row_has_a_pull_that_grows_with_its_error(ratio):
     """Set aside or moved towards its prediction, it would have a bounded one, or none."""

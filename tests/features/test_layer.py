@@ -442,6 +442,7 @@ def test_sampling_is_the_inverse_distribution_function():
     np.testing.assert_array_equal(rows[:, 0], [1, 1, 3, 3])
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", RADIAL)
 def test_cancellation(name, dtype):
@@ -523,7 +524,7 @@ def test_few_inputs_golden():
                 np.testing.assert_array_equal(layer.A, 2 * U[:, 2:4] - 1)
 
 
-@pytest.mark.crossed("n_features", "convert", "dtype")
+@pytest.mark.crossed
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array, sparse.csc_matrix])
 @pytest.mark.parametrize("n_features", [5, 300])

@@ -67,7 +67,7 @@ def test_nodes_that_see_few_inputs(tmp_path):
     for cls in ESTIMATORS:
         if "n_inputs" not in inspect.signature(cls).parameters:
             continue
-        for activation in ("tanh", "gaussian", "laplace"):
+        for activation in ("tanh", "gaussian", "laplace") if cls is GORELMRegressor else ("tanh",):
             model = small(cls, n_inputs=2, activation=activation, direct_link=True).fit(X, T)
             restored = through_file(model, tmp_path)
             np.testing.assert_array_equal(restored.hidden_.subsets, model.hidden_.subsets)

@@ -134,6 +134,7 @@ def test_a_part_is_the_system_of_its_nodes(shape, loss, known):
     np.testing.assert_allclose(again.coef, solve(H, T, problem, omega=omega).coef, atol=1e-10)
 
 
+@pytest.mark.slow_unless(loss="l21", grouped=True)
 @pytest.mark.parametrize("loss", ["l21", "l1"])
 @pytest.mark.parametrize("grouped", [True, False])
 def test_few_nodes_find_the_optima_of_all(monkeypatch, loss, grouped):
@@ -265,6 +266,7 @@ def frozen():
     gc.unfreeze()
 
 
+@pytest.mark.slow_unless(kept=2)
 @pytest.mark.parametrize(("kept", "alive"), [(1, 1), (2, 2), (5, 5)])
 @pytest.mark.usefixtures("frozen")
 def test_no_more_states_than_may_be_kept(kept, alive):

@@ -74,6 +74,7 @@ def test_path_is_as_good_as_separate_fits(shape, loss, weighted):
     assert_certified(path, value, lower, 1e-3)
 
 
+@pytest.mark.crossed
 @shapes
 @losses
 def test_tight_path_reaches_the_optima(shape, loss):
@@ -89,6 +90,7 @@ def test_tight_path_reaches_the_optima(shape, loss):
         np.testing.assert_allclose(path.coefs[at], best.coef[:, 0], atol=5e-3 * max(size, 1e-6))
 
 
+@pytest.mark.crossed
 @shapes
 @pytest.mark.parametrize(
     ("loss", "grouped", "delta"), [("l21", True, 0.0), ("l1", True, 0.4), ("l21", False, 0.4)]
@@ -158,6 +160,7 @@ def test_ridge_path_is_the_closed_form(shape, weighted):
     assert not path.dual_gap.any()
 
 
+@pytest.mark.crossed
 @shapes
 @losses
 def test_a_weight_of_two_is_the_row_twice(shape, loss):
@@ -187,6 +190,7 @@ def test_float32_rows(shape):
 # -- what is said of each grid point -----------------------------------------------------------
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("shape", [(80, 20), (20, 60)], ids=["tall", "wide"])
 @losses
 def test_gap_holds_on_a_fine_grid_also_where_nothing_was_iterated(shape, loss):
@@ -288,6 +292,7 @@ def test_models_at_the_first_lam_are_exactly_empty(loss):
     np.testing.assert_array_equal(path.coefs[:, 0], 0.0)
 
 
+@pytest.mark.crossed
 @kinds
 @pytest.mark.parametrize("ratios", [[0.0], [0.2, 0.8], [0.0, 0.5, 1.0]])
 def test_first_lam_is_its_definition(loss, grouped, delta, ratios):
@@ -337,6 +342,7 @@ def budget_for(shape, m, at_once):
     return 2 * at_once * (48 * n_rows * m + 112 * n_hidden * m)
 
 
+@pytest.mark.slow_unless(n_lams=[1, 2, 5, 18])
 @pytest.mark.crossed
 @pytest.mark.parametrize("n_lams", [1, 2, 3, 5, 9, 10, 18])
 @pytest.mark.parametrize("loss", ["l21", "squared"])
@@ -406,6 +412,7 @@ def test_splitting_the_batch_changes_nothing(shape, loss, at_once, n_lams):
     np.testing.assert_allclose((split.coefs - whole.coefs) / size.clip(1e-9), 0, atol=1e-6)
 
 
+@pytest.mark.crossed
 @shapes
 @losses
 def test_lines_help_each_other_to_the_same_optima(shape, loss):
@@ -504,6 +511,7 @@ def seen_on(H, T, l1_ratios, **options):
     return gorelm_path(H, T, None, l1_ratios, callback=look, **options), seen
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("budget", [2**30, 0.0])
 @pytest.mark.parametrize("loss", ["l21", "squared"])
 def test_callback_sees_each_iterated_point_until_it_is_done(loss, budget):

@@ -229,6 +229,7 @@ def test_without_ridge_the_bound_is_corrected(owner):
     assert other.objective[0] == pytest.approx(one.objective[0], rel=2 * tol)
 
 
+@pytest.mark.crossed
 @owners
 @pytest.mark.parametrize("sparse", [False, True])
 def test_batches(owner, sparse):

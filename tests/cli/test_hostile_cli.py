@@ -29,6 +29,7 @@ def hostile():
         shutil.rmtree(folder)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_under_every_fault(hostile, command, fault):

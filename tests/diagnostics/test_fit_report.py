@@ -168,21 +168,23 @@ def test_page_says_what_the_model_says(gor, page):
             set(),
             "in two groups",
         ),
-        (OSELMRegressor(**ELM), set(), "closed form"),
-        (
+        pytest.param(OSELMRegressor(**ELM), set(), "closed form", marks=pytest.mark.slow),
+        pytest.param(
             make_pipeline(StandardScaler(), GORELMRegressor(**ELM)),
             {"How the fit converged"},
             "Pipeline → GORELMRegressor",
+            marks=pytest.mark.slow,
         ),
         (
             GridSearchCV(GORELMRegressor(**ELM), {"lam": [0.1, 1.0]}, cv=2),
             {"How the fit converged", "How the penalty was chosen"},
             "GridSearchCV → GORELMRegressor",
         ),
-        (
+        pytest.param(
             TransformedTargetRegressor(GORELMRegressor(**ELM), transformer=StandardScaler()),
             {"How the fit converged"},
             "TransformedTargetRegressor → GORELMRegressor",
+            marks=pytest.mark.slow,
         ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseEstimator) else "",

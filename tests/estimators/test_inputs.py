@@ -197,6 +197,7 @@ def test_the_check_helps_where_inputs_are_wrong(kind):
     assert error(checked, new) < 0.8 * error(plain, new)
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.slow_unless(seed=0)
 @pytest.mark.parametrize("seed", range(3))
 def test_clean_inputs_are_left_alone(seed):
@@ -217,6 +218,7 @@ def test_new_rows_with_gross_errors_after_a_clean_fit():
     np.testing.assert_array_equal(off[1::4], 0)
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_only_words_or_labels():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2, size=(60, 4)).astype(float)
@@ -228,6 +230,7 @@ def test_only_words_or_labels():
     )
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_a_fit_without_the_check_forgets_it():
     X, T = regression()
     model = RobustELMRegressor(**SMALL, check_inputs=True).fit(X, T)
@@ -243,6 +246,7 @@ def test_rows_elsewhere_are_refused():
         RobustELMRegressor(**SMALL, check_inputs=True).fit(RowBlocks.from_array(X), T)
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_no_graph_of_a_check():
     pytest.importorskip("onnx")
     from gorelm.onnx import to_onnx
@@ -252,6 +256,7 @@ def test_no_graph_of_a_check():
         to_onnx(RobustELMRegressor(**SMALL, check_inputs=True).fit(X, T))
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_saved_models_check_as_before(tmp_path):
     pytest.importorskip("skops")
     from gorelm.io import load, save
@@ -276,10 +281,16 @@ def table(n=240):
     return frame, T, np.insert(cells, 1, False, axis=1)
 
 
-def test_a_table_says_which_of_its_cells():
+@pytest.fixture(scope="module")
+def checked_table():
+    """A model that checks its inputs, the wrong ones of which are known."""
     frame, T, cells = table()
     own = RobustELMRegressor(**SMALL, check_inputs=True, missing_targets="ignore")
-    model = TableRegressor(own, random_state=0).fit(frame, T)
+    return TableRegressor(own, random_state=0).fit(frame, T), frame, T, cells
+
+
+def test_a_table_says_which_of_its_cells(checked_table):
+    model, frame, T, cells = checked_table
     found = model.input_mask_
     assert found.shape == frame.shape
     assert not found[:, 1].any()
@@ -289,16 +300,14 @@ def test_a_table_says_which_of_its_cells():
     [note] = [note for note in model.notes_ if note.startswith("Wrong numbers")]
     assert f"'a' ({found[:, 0].sum()})" in note
     with pytest.raises(ValueError, match="in the estimator instead"):
-        TableRegressor(own, check_inputs=True).fit(frame, T)
+        TableRegressor(model.estimator, check_inputs=True).fit(frame, T)
     plain = TableRegressor(RobustELMRegressor(**SMALL)).fit(frame, T)
     assert not hasattr(plain, "input_mask_")
 
 
-def test_findings_of_a_table_with_wrong_inputs():
+def test_findings_of_a_table_with_wrong_inputs(checked_table):
     """The table of the fit is the one that was given, not the one that was filled in."""
-    frame, T, _ = table()
-    own = RobustELMRegressor(**SMALL, check_inputs=True, missing_targets="ignore")
-    model = TableRegressor(own, random_state=0).fit(frame, T)
+    model, frame, T, _ = checked_table
     wrong = model.input_mask_.any(axis=1)
     assert wrong.any()
     found = model.findings(frame, T).sort_values("gorelm.row")
@@ -318,6 +327,7 @@ def test_inputs_of_trusted_rows_stay():
     assert not again[trusted].any()
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_the_tables_own_estimator_checks():
     frame, T, _ = table(60)
     model = TableRegressor(effort="fast", check_inputs=True, random_state=0).fit(frame, T)

@@ -131,6 +131,7 @@ def test_one_gross_cell():
     assert difference.mean() < 0.1
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize(
     "seeds", [range(1), pytest.param(range(1, 8), marks=pytest.mark.slow)], ids=["one", "more"]
 )
@@ -153,6 +154,7 @@ def test_flagged_rows_had_no_part_in_the_fit(seeds, monkeypatch):
     assert contaminated == {True, False}
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_scores_threshold_and_mask_agree():
     data = make_data(100, 0.2)
     model = make().fit(data.X, data.T)
@@ -226,6 +228,7 @@ def test_a_wrong_row_moves_neither_its_own_prediction_nor_the_flags(factor):
     np.testing.assert_allclose(worse.out_of_fold_[row], model.out_of_fold_[row], rtol=1e-9)
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_shape_unit_and_gaps_of_out_of_fold_predictions():
     data = make_data(90)
     T = data.T[:, 0]
@@ -244,6 +247,7 @@ def test_shape_unit_and_gaps_of_out_of_fold_predictions():
 # -- the same result -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("few_layers")
 @slow
 def test_deterministic():
     data = make_data(ratio=0.2)
@@ -254,6 +258,7 @@ def test_deterministic():
     assert not np.array_equal(one.predict(data.X), other.predict(data.X))
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_random_state_instance():
     data = make_data()
     one = make(random_state=np.random.RandomState(3)).fit(data.X, data.T)
@@ -276,6 +281,7 @@ def test_threads_change_no_digit(search_rows, n_jobs):
             np.testing.assert_array_equal(column, other.cv_results_[name])
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.3])
 def test_units_do_not_matter(ratio):
     data = make_data(ratio=ratio)
@@ -300,6 +306,7 @@ def finite(model, X, T, w=None):
     return prediction
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_zero_inflated_target():
     data = make_data(150)
     T = np.maximum(data.T - np.quantile(data.T, 0.8, axis=0), 0.0)
@@ -312,6 +319,7 @@ def test_zero_inflated_target():
     assert not model.contaminated_
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_zero_inflated_beside_ordinary_targets():
     data = make_data(150, 0.2)
     T = data.T.copy()
@@ -320,6 +328,7 @@ def test_zero_inflated_beside_ordinary_targets():
     assert np.corrcoef(prediction[:, 0], T[:, 0])[0, 1] > 0.5
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.3])
 def test_one_target(ratio):
     data = make_data(ratio=ratio)
@@ -330,6 +339,7 @@ def test_one_target(ratio):
     np.testing.assert_array_equal(one, two[:, 0])
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.crossed
 @pytest.mark.parametrize("value", [0.0, 7.0, -1e6])
 @pytest.mark.parametrize("n_targets", [None, 2])
@@ -342,6 +352,7 @@ def test_constant_target(value, n_targets):
     assert not model.outlier_mask_.any()
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_one_of_the_targets_is_constant():
     data = make_data(ratio=0.2)
     T = np.column_stack([data.T, np.full(80, 3.0)])
@@ -352,6 +363,7 @@ def test_one_of_the_targets_is_constant():
     assert error.mean() < 0.1
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_constant_column_of_inputs():
     data = make_data(ratio=0.2)
     X = np.column_stack([data.X, np.full(80, 3.0)])
@@ -359,6 +371,7 @@ def test_constant_column_of_inputs():
     finite(make(), np.ones_like(X), data.T)
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_two_labels():
     data = make_data(120)
     T = (np.median(data.T, axis=0) < data.T).astype(float)
@@ -368,6 +381,7 @@ def test_two_labels():
     assert ((prediction > 0.5) == (T > 0.5)).mean() > 0.85
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_rare_label():
     data = make_data(150)
     y = (data.T[:, 0] > np.quantile(data.T[:, 0], 0.9)).astype(float)
@@ -377,6 +391,7 @@ def test_rare_label():
     assert prediction[y == 1].mean() > 3 * max(prediction[y == 0].mean(), 0.01)
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.2])
 def test_missing_targets(ratio):
     data = make_data(120, ratio)
@@ -395,6 +410,7 @@ def test_missing_targets(ratio):
         model.fit(data.X, T)
 
 
+@pytest.mark.usefixtures("few_layers")
 @slow
 def test_no_missing_targets_to_ignore():
     data = make_data(ratio=0.2)
@@ -402,6 +418,7 @@ def test_no_missing_targets_to_ignore():
     np.testing.assert_array_equal(one.predict(data.X), make().fit(data.X, data.T).predict(data.X))
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_a_target_unknown_in_the_training_rows_of_a_fold():
     data = make_data(30)
     T = data.T.copy()
@@ -410,6 +427,7 @@ def test_a_target_unknown_in_the_training_rows_of_a_fold():
         make(missing_targets="ignore", cv=KFold(3), n_hidden=5).fit(data.X, T)
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.3])
 def test_rows_of_weight_zero_are_ignored(ratio):
     """Whatever their targets and inputs are."""
@@ -428,6 +446,7 @@ def test_rows_of_weight_zero_are_ignored(ratio):
     assert one.outlier_threshold_ == two.outlier_threshold_
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.3])
 def test_weights_are_repeats(ratio):
     data = make_data(60, ratio)
@@ -442,6 +461,7 @@ def test_weights_are_repeats(ratio):
     assert error.max() < 1e-2
 
 
+@pytest.mark.usefixtures("few_layers")
 @slow
 def test_scale_of_the_weights_does_not_matter():
     data = make_data(ratio=0.3)
@@ -464,6 +484,7 @@ def test_more_rows_than_the_search_takes(kind):
     assert data.planted[model.outlier_mask_].mean() > 0.8
 
 
+@pytest.mark.usefixtures("few_layers")
 @slow
 def test_search_rows_at_the_number_of_rows_changes_nothing():
     data = make_data(ratio=0.2)
@@ -610,12 +631,14 @@ def test_cv_must_test_a_usable_row():
         make(cv=cv).fit(data.X, data.T, weights)
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("search_rows", [2, 5, 79])
 def test_few_rows_to_search(search_rows):
     data = make_data(ratio=0.2)
     finite(make(search_rows=search_rows), data.X, data.T)
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_rows_that_cv_never_tests_are_not_outliers():
     data = make_data(80)
     T = data.T + 1000 * data.T.std(axis=0)  # far from 0
@@ -631,6 +654,7 @@ def test_rows_that_cv_never_tests_are_not_outliers():
     assert model.outlier_mask_[~tested].mean() < 0.1
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("n_members", [1, 3, 99])
 def test_members(n_members):
     pd = pytest.importorskip("pandas")
@@ -647,6 +671,7 @@ def test_members(n_members):
     )
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_smallest_tables():
     data = make_data(10)
     finite(make(cv=2), data.X[:4], data.T[:4])
@@ -656,12 +681,14 @@ def test_smallest_tables():
     finite(make(cv=3), data.X[:, :1], data.T[:, :1])
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_predictions_far_away_are_bounded():
     data = make_data()
     model = make().fit(data.X, data.T)
     assert np.abs(model.predict(1e300 * np.sign(data.X))).max() < 1e4
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_huge_and_tiny_targets():
     data = make_data(ratio=0.2)
     plain = make().fit(data.X, data.T).predict(data.X)
@@ -714,6 +741,7 @@ def test_bad_data():
             make().fit(*bad)
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_a_failed_fit_changes_nothing(monkeypatch):
     data = make_data()
     model = make().fit(data.X, data.T)
@@ -737,6 +765,7 @@ def test_a_failed_fit_changes_nothing(monkeypatch):
 # -- progress ------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_progress_shows_bars(capsys):
     pytest.importorskip("rich")
     data = make_data()
@@ -763,6 +792,7 @@ def test_progress_without_rich(monkeypatch):
 # -- as an estimator -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_clone_pickle_and_untouched_parameters():
     data = make_data(ratio=0.2)
     X, T, w = data.X, data.T, np.arange(80) % 3
@@ -782,6 +812,7 @@ def test_clone_pickle_and_untouched_parameters():
     np.testing.assert_array_equal(restored.outlier_mask_, model.outlier_mask_)
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_far_rows_are_pulled_in_a_copy():
     data = make_data()
     T = data.T.copy()
@@ -791,6 +822,7 @@ def test_far_rows_are_pulled_in_a_copy():
     np.testing.assert_array_equal(T, before)
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_frames():
     pd = pytest.importorskip("pandas")
     data = make_data()
@@ -807,6 +839,7 @@ def test_frames():
         make().fit(data.X, data.T).predict(data.X[:, :3])
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_refit_forgets():
     pd = pytest.importorskip("pandas")
     data = make_data(ratio=0.3)

@@ -265,6 +265,7 @@ def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_a_failed_run():
     """Only the call that takes its process down is lost, however many were running."""
     calls = [(abs, (-k,), k) for k in range(3)]

@@ -87,6 +87,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_from_the_first_fit_to_the_next_review(folder):
     table = (folder / "people.csv").read_bytes()
     with reviewing(folder) as (process, port, path, mark):

@@ -150,6 +150,7 @@ def test_a_review_by_mouse_and_keyboard(tmp_path):
     session.close()
 
 
+@pytest.mark.slow
 def test_a_note_keeps_the_focus_when_a_fit_ends(tmp_path):
     frame, wrong = people()
     session = session_of(tmp_path / "d.sqlite", frame)
@@ -168,6 +169,7 @@ def test_a_note_keeps_the_focus_when_a_fit_ends(tmp_path):
     session.close()
 
 
+@pytest.mark.slow
 def test_two_tabs_and_the_end_of_the_review(tmp_path):
     frame, wrong = people()
     row = int(wrong[0])
@@ -195,6 +197,7 @@ def test_two_tabs_and_the_end_of_the_review(tmp_path):
     session.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
 def test_nothing_sticks_out_of_the_page(tmp_path, width, dark):
     frame, _ = people()
@@ -213,6 +216,7 @@ def test_nothing_sticks_out_of_the_page(tmp_path, width, dark):
     session.close()
 
 
+@pytest.mark.slow
 def test_many_targets_show_the_worst_first(tmp_path):
     rng = np.random.default_rng(0)
     names = [f"t{j}" for j in range(40)]
@@ -234,6 +238,7 @@ def test_many_targets_show_the_worst_first(tmp_path):
     session.close()
 
 
+@pytest.mark.slow
 def test_many_rows_are_paged(tmp_path):
     frame, wrong = people(3000, 120)
     session = session_of(tmp_path / "d.sqlite", frame)

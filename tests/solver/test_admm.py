@@ -129,6 +129,7 @@ def test_every_factor_gives_the_same_iterates(shape, name):
         assert_same_fit(fits[0], fit, atol=1e-8)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", ["l21", "l1", "l1 huber", "squared"])
 @pytest.mark.parametrize("missing", [False, True])
 def test_wide_reduction_equals_the_tall_treatment(name, missing):
@@ -157,7 +158,7 @@ def test_closed_form_is_what_the_iteration_converges_to():
 # -- symmetries --------------------------------------------------------------------------------
 
 
-@pytest.mark.crossed("shape", "missing")
+@pytest.mark.crossed
 @shapes
 @problems
 @pytest.mark.parametrize("missing", [False, True])
@@ -216,6 +217,7 @@ def test_order_of_rows_nodes_and_targets_does_not_matter(shape, name):
     assert_same_fit(replace(one, coef=one.coef[c][:, :, t]), other, atol=1e-8)
 
 
+@pytest.mark.crossed
 @shapes
 @pytest.mark.parametrize("name", ["l21", "l21 sparse", "l21 lasso", "l21 huber", "squared sparse"])
 def test_rotated_targets_give_rotated_weights(shape, name):
@@ -274,6 +276,7 @@ def test_weight_of_everything(name):
 # -- missing cells -----------------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @shapes
 @problems
 def test_a_mask_that_hides_nothing(shape, name):
@@ -294,6 +297,7 @@ def _penalty(problem):
     return float(problem.l1[0]), float(problem.l2[0])
 
 
+@pytest.mark.crossed
 @shapes
 @problems
 def test_rows_without_any_known_target_do_not_count(shape, name):
@@ -332,6 +336,7 @@ def test_what_an_unknown_cell_holds_does_not_matter(name):
 # -- bookkeeping -------------------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @shapes
 @iterative
 def test_history(shape, name):
@@ -359,6 +364,7 @@ def test_history(shape, name):
     assert fit.dual_gap[0] == history[-1]["dual_gap"]
 
 
+@pytest.mark.crossed
 @shapes
 @pytest.mark.parametrize("name", ["l21", "l21 sparse", "squared sparse"])
 def test_callback_stops_the_fit(shape, name):
@@ -379,6 +385,7 @@ def test_callback_stops_the_fit(shape, name):
     np.testing.assert_array_equal(fit.coef, cut.coef)
 
 
+@pytest.mark.crossed
 @shapes
 @problems
 @pytest.mark.parametrize("steps", [1, 3, 17, 40])
@@ -454,6 +461,7 @@ def test_a_change_of_penalty_keeps_the_multipliers(shape, scale, lam):
     np.testing.assert_allclose(fit.coef[:, 0], expected, atol=1e-9 * np.abs(expected).max())
 
 
+@pytest.mark.crossed
 @shapes
 @problems
 def test_inputs_are_left_alone(shape, name):
@@ -535,6 +543,7 @@ def test_one_row_pass_is_its_definition(name, relax):
 # -- odd inputs --------------------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @shapes
 @problems
 def test_targets_of_zero(shape, name):

@@ -43,6 +43,7 @@ def test_folds_have_whole_groups():
     assert not np.array_equal(one, other)  # shuffled
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_rows_are_judged_without_their_group():
     """What a row's prediction is does not depend on targets of its group."""
     X, y, groups = grouped()
@@ -60,6 +61,7 @@ def test_rows_are_judged_without_their_group():
     np.testing.assert_array_equal(screened.out_of_fold_, model.out_of_fold_)
 
 
+@pytest.mark.slow_unless(cls=RELMRegressorCV)
 @pytest.mark.parametrize("cls", [GORELMRegressorCV, RELMRegressorCV])
 def test_penalties_are_chosen_without_the_group(cls):
     X, y, groups = grouped()
@@ -105,6 +107,7 @@ def test_groups_of_the_wrong_length_or_of_one_label():
         fast().fit(X, y, groups=np.zeros(len(y)))
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_metadata_routing():
     X, y, groups = grouped()
     train = next(GroupKFold(2).split(X, y, groups))[0]

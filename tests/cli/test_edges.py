@@ -396,6 +396,7 @@ def test_targets_near_the_largest_number(few_layers, share):
 # -- ids of rows -----------------------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("ids", [list(range(1, 25)), [f"00{i}" for i in range(23)] + ["NA"]])
 @pytest.mark.parametrize("out", ["csv", "parquet"])
 def test_a_first_column_without_a_name_holds_ids(few_layers, ids, out):

@@ -149,6 +149,7 @@ def test_the_two_lines_of_python_do_the_same(dirty):
     assert saved.target_names_ == ["price", "weight"]
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_settings_of_the_fit(dirty, tmp_path):
     """Effort and nodes are those of the model; threads are of this fit, and change nothing."""
     predicted = {}
@@ -174,6 +175,7 @@ def test_settings_of_the_fit(dirty, tmp_path):
     assert "'fast', 'default', 'high'" in result.stderr
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_inputs_are_checked_on_request(dirty, tmp_path):
     path = tmp_path / "m.gorelm"
     arguments = ["--targets", "price,weight", "--effort", "fast", "--check-inputs"]
@@ -311,6 +313,7 @@ def test_inspect(dirty):
         assert sentence in said
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_inspect_and_predict_with_a_model_made_in_python(tmp_path):
     data = make_multitarget(40, 3, 2, random_state=0)
     names = ["a", "b", "c"]
@@ -332,6 +335,7 @@ def test_inspect_and_predict_with_a_model_made_in_python(tmp_path):
 # -- screens -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("n_targets", [1, 50])
 def test_screens_fit_into_80_columns(tmp_path, n_targets):
     data = make_multitarget(60, 30, n_targets, outlier_ratio=0.2, random_state=0)
@@ -349,6 +353,7 @@ def test_screens_fit_into_80_columns(tmp_path, n_targets):
     assert ("30 more targets" in screen) == (n_targets == 50)
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("suffix", [".parquet", ".arff"])
 def test_files_without_a_header_line(tmp_path, suffix, monkeypatch):
     frame = make_dirty()[["size", "colour", "price"]]
@@ -475,6 +480,7 @@ def test_export_of_numbers(quarter_wrong, tmp_path):
     np.testing.assert_allclose(predicted, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_report_of_a_fit(tmp_path):
     make_dirty(60).to_csv(tmp_path / "t.csv", index=False)
     page = tmp_path / "page.html"

@@ -117,6 +117,7 @@ def crowded(kind, n_rows=200):
     return scores
 
 
+@pytest.mark.slow_unless(names=None)
 @pytest.mark.crossed
 @pytest.mark.parametrize("size", [(8, 4), (4, 3)])
 @pytest.mark.parametrize("names", [None, [f"station {i} north" for i in range(200)]])

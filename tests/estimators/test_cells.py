@@ -137,6 +137,7 @@ def plant_cells(T, ratio, seed):
     return np.where(planted, T + off * T.std(axis=0), T), planted
 
 
+@pytest.mark.slow_unless(ratio=0.4)
 @pytest.mark.parametrize("ratio", [0.2, 0.4])
 def test_independent_cells(ratio):
     """At 40 % one row of five is whole."""

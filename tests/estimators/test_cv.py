@@ -334,6 +334,7 @@ def test_one_standard_error_end_to_end(cls):
     assert near.sum() > 1
 
 
+@pytest.mark.slow_unless(n_targets=[None, 2])
 @pytest.mark.crossed
 @pytest.mark.parametrize(
     "scoring",

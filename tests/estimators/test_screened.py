@@ -64,6 +64,7 @@ def dirty():
     return make_multitarget(240, outlier_ratio=0.3, random_state=0)
 
 
+@pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize(
     "estimator", [ExtraTreesRegressor(30), HistGradientBoostingRegressor(), RELMRegressor(C=10.0)]
 )
@@ -141,6 +142,7 @@ def test_weights_go_to_screen_and_estimator(dirty):
     np.testing.assert_allclose(model.predict(X), alone.predict(X))
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_no_leak_in_a_cross_validation(dirty):
     """What a fold predicts does not depend on the targets of its test rows."""
     X, T = dirty.X, dirty.T
@@ -156,6 +158,7 @@ def test_no_leak_in_a_cross_validation(dirty):
     assert search.best_estimator_.estimators_[0].alpha == search.best_params_["estimator__alpha"]
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_what_the_screen_found_is_passed_on(dirty):
     model = ScreenedRegressor(Ridge(), screen=fast()).fit(dirty.X, dirty.T)
     alone = fast().fit(dirty.X, dirty.T)
@@ -172,6 +175,7 @@ def test_what_the_screen_found_is_passed_on(dirty):
         ScreenedRegressor(Ridge()).predict(dirty.X)
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_seeds(dirty):
     X, T = dirty.X[:80], dirty.T[:80]
     trees = ExtraTreesRegressor(3)
@@ -195,6 +199,7 @@ def make_frame(n=120):
     return frame, y
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_tables_with_text_and_missing_values():
     frame, y = make_frame()
     inner = ScreenedRegressor(Ridge(), screen=fast())
@@ -214,6 +219,7 @@ def test_a_table_without_a_screen_says_so():
     assert "ScreenedRegressor(Ridge())" in model.notes_[-1]
 
 
+@pytest.mark.usefixtures("few_layers")
 def test_files_and_graphs(dirty, tmp_path):
     X, T = dirty.X, dirty.T
     network = RELMRegressor(n_hidden=10, random_state=0)

@@ -442,6 +442,7 @@ def test_sampling_is_the_inverse_distribution_function():
     np.testing.assert_array_equal(rows[:, 0], [1, 1, 3, 3])
 
 
+@pytest.mark.slow_unless(dtype=np.float32)
 @pytest.mark.crossed
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", RADIAL)

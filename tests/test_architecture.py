@@ -5,6 +5,7 @@ counts as much as one at the top. Imports under ``if TYPE_CHECKING`` are for myp
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,13 @@ def walk(node):
             yield from walk(child)
 
 
+_parsed = cache(ast.parse)
+
+
 def imported(text, module="", is_package=False):
     """Yield (module, name or None, line) of every import in a source text."""
     package = module if is_package else module.rpartition(".")[0]
-    for node in walk(ast.parse(text)):
+    for node in walk(_parsed(text)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -270,6 +270,7 @@ def copies(model, folder):
     yield gorelm.load(gorelm.save(model, folder / "model.gorelm"))
 
 
+@pytest.mark.slow_unless(n_before=300)
 @pytest.mark.parametrize("n_before", [100, 300])  # still among the first rows, and after
 def test_copies_go_on(tmp_path, n_before):
     pytest.importorskip("skops", reason="skops is not installed")
@@ -294,6 +295,7 @@ def test_bounded_memory():
     assert max(sizes[4:]) < 1.1 * min(sizes[4:])
 
 
+@pytest.mark.slow_unless(n_before=400)
 @pytest.mark.parametrize("n_before", [100, 400])
 def test_a_call_that_fails_changes_nothing(monkeypatch, n_before):
     X, dirty, _, _ = stream(500)

@@ -130,7 +130,8 @@ def test_columns_that_pass_through(columns, tmp_path):
 def test_another_process_predicts_the_same_bits(tmp_path):
     X, _ = rows()
     np.save(tmp_path / "X.npy", X)
-    for cls in ESTIMATORS:
+    kinds = (GORELMRegressorCV, IGORELMRegressor, RELMRegressor, gorelm.RobustELMRegressor)
+    for cls in kinds:
         gorelm.save(fitted(cls), tmp_path / f"{cls.__name__}.gorelm")
         np.save(tmp_path / f"{cls.__name__}.npy", fitted(cls).predict(X))
     program = """
@@ -143,7 +144,7 @@ for file in folder.glob("*.gorelm"):
 """
     command = [sys.executable, "-c", program, str(tmp_path)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert sorted(printed.splitlines()) == sorted(f"{cls.__name__} True" for cls in ESTIMATORS)
+    assert sorted(printed.splitlines()) == sorted(f"{cls.__name__} True" for cls in kinds)
 
 
 def table():

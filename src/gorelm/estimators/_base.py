@@ -24,7 +24,16 @@ from gorelm._solver.admm import ADAPTIVE, PAPER, Settings
 from gorelm._solver.prepared import solve
 from gorelm._solver.problem import Problem
 from gorelm._solver.state import Solution
-from gorelm._typing import Array, Callback, Constraints, Inputs, Mask, RandomState, Record
+from gorelm._typing import (
+    Array,
+    Callback,
+    Constraints,
+    Indices,
+    Inputs,
+    Mask,
+    RandomState,
+    Record,
+)
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._prepare import (
     Design,
@@ -296,10 +305,13 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
             The same estimator, its `hidden_` and `coef_` reduced to `n_active_` outputs.
         """
         check_is_fitted(self)
-        active = self.coef_.any(axis=1)
-        self.hidden_ = self.hidden_.keep(active)
-        self.coef_ = self.coef_[active]
+        self._keep(np.flatnonzero(self.coef_.any(axis=1)))
         return self
+
+    def _keep(self, outputs: Indices) -> None:
+        """Keep some outputs of the hidden layer, in all that has an entry for each."""
+        self.hidden_ = self.hidden_.keep(outputs)
+        self.coef_ = self.coef_[outputs]
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

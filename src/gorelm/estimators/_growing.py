@@ -207,21 +207,11 @@ class GrowingELM(BaseELM, Generic[Solver]):
                 delattr(self, name)
         return self
 
-    def prune(self) -> Self:
-        """Remove the hidden nodes whose output weights are all exactly zero.
-
-        Predictions stay the same (to rounding); prediction gets cheaper in proportion.
-
-        Returns
-        -------
-        self : object
-            The same estimator, its `hidden_` and `coef_` reduced to `n_active_` outputs.
-        """
-        check_is_fitted(self)
+    def _keep(self, outputs: Indices) -> None:
         if self._can_continue():
             self._network.prune(self.coef_)
             self._network.has_model_weights = True
-        return super().prune()
+        super()._keep(outputs)
 
     def __getstate__(self) -> dict[str, object]:
         state = super().__getstate__()

@@ -9,7 +9,6 @@ from numbers import Real
 from typing import ClassVar, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from gorelm._compat import Interval, validate_params
 from gorelm._solver.least_squares import RecursiveRidge
@@ -173,18 +172,9 @@ class OSELMRegressor(SizedELM):
                 stacklevel=3,
             )
 
-    def prune(self) -> Self:
-        """Remove the hidden nodes whose output weights are all exactly zero.
-
-        Returns
-        -------
-        self : object
-            The same estimator, its `hidden_` and `coef_` reduced to `n_active_` outputs.
-        """
-        check_is_fitted(self)
-        active = np.flatnonzero(self.coef_.any(axis=1))
-        self._recursions = [(columns, part.keep(active)) for columns, part in self._recursions]
-        return super().prune()
+    def _keep(self, outputs: Indices) -> None:
+        self._recursions = [(columns, part.keep(outputs)) for columns, part in self._recursions]
+        super()._keep(outputs)
 
 
 def learnt(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from numbers import Integral
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -295,20 +295,9 @@ class RobustOSELMRegressor(OSELMRegressor):
         better = (best <= _BETTER * so_far) & (so_far > self._smallest)
         return np.flatnonzero(suspects & better)
 
-    def prune(self) -> Self:
-        """Remove the hidden nodes whose output weights are all exactly zero.
-
-        Returns
-        -------
-        self : object
-            The same estimator, its `hidden_` and `coef_` reduced to `n_active_` outputs.
-        """
-        before = self.coef_ if hasattr(self, "coef_") else None
-        super().prune()
-        if before is not None:
-            active = before.any(axis=1)
-            self._held = (self._held[0][:, active], *self._held[1:])
-        return self
+    def _keep(self, outputs: Indices) -> None:
+        self._held = (self._held[0][:, outputs], *self._held[1:])
+        super()._keep(outputs)
 
 
 def learnable(T: Array, verdict: Verdict, expected: Array) -> tuple[Mask, Array, Mask | None]:

@@ -35,7 +35,7 @@ ONLY_READ = {"datasets", "experiment", "report", "review"}
 
 NEEDED = {"gpu": "torch", "cluster": "distributed"}
 # Left to the slow tests; others show the same calls.
-LONG_PAGES = ("cluster", "honest", "large", "settings")
+LONG_PAGES = ("cluster", "honest", "large", "look", "settings", "tables")
 
 _BLOCK = re.compile(
     r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"

@@ -30,14 +30,9 @@ EXPERIMENT = """
 """
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param(SEARCH, id="search"),
-        pytest.param(EXPERIMENT, id="experiment", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("seconds", [0.2, pytest.param(3.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [SEARCH, EXPERIMENT], ids=["search", "experiment"])
+@pytest.mark.parametrize("seconds", [0.2, 3.0])
 def test_no_worker_outlives_a_killed_parent(code, seconds):
     value = uuid.uuid4().hex
     process = subprocess.Popen(

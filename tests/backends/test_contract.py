@@ -203,14 +203,18 @@ def test_optimum_is_that_of_an_interior_point_solver(owner, name, kind):
     assert (value - found.bound[0]) / value <= tol + rounding
 
 
+@cache
+def steps_in_memory(name, kind, steps):
+    return run("memory", case_of(name, kind), stop="never", max_iter=steps)
+
+
 @owners
 @problems
 def test_iterates_are_those_in_memory(owner, name):
     """At a given number of iterations, whatever the owner checks when."""
     for kind, steps in product(("weighted", "missing"), (2, 13)):
-        case = case_of(name, kind)
-        one, other = (run(k, case, stop="never", max_iter=steps) for k in ("memory", owner))
-        assert_same_iterates(one, other, owner)
+        found = run(owner, case_of(name, kind), stop="never", max_iter=steps)
+        assert_same_iterates(steps_in_memory(name, kind, steps), found, owner)
 
 
 @owners

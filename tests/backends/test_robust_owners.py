@@ -208,7 +208,7 @@ def rescaled():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N_ROWS, 3)) @ rng.normal(size=(3, 5)) + 0.1 * rng.normal(size=(N_ROWS, 5))
     model = RobustELMRegressor(
-        n_hidden=20, target_transform="log", check_inputs=True, random_state=0
+        effort="fast", n_hidden=20, target_transform="log", check_inputs=True, random_state=0
     ).fit(X[:300], np.exp(X[:300, :2]))
     model._target_transforms.kinds[1] = "sqrt"
     X[::50, 0] = 1e3

@@ -394,6 +394,7 @@ def test_ends_with_the_chosen_single_estimator_under_weights(cls):
     assert_ends_as(make(cls).fit(X, T, w), X, T, w)
 
 
+@pytest.mark.slow_unless(name=["n_hidden", "activation"])
 @pytest.mark.crossed
 @pytest.mark.crossed("cls", "name")
 @pytest.mark.parametrize("cls", [GORELMRegressorCV, RELMRegressorCV])

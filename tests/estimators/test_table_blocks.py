@@ -65,6 +65,7 @@ def written(frame, path, n_files):
     return path
 
 
+@pytest.mark.slow_unless(n_files=3)
 @pytest.mark.usefixtures("few_layers")
 @pytest.mark.parametrize("n_files", [1, 3])
 @pytest.mark.filterwarnings("ignore:Column")

@@ -78,9 +78,9 @@ def test_everything_is_escaped(tmp_path):
         [make_run("andro", "R-ELM", 0.5)],
         fake_runs(n_datasets=1),
         fake_runs(methods=("Mine",)),
-        fake_runs(methods=("R-ELM", "Mine")),
+        pytest.param(fake_runs(methods=("R-ELM", "Mine")), marks=pytest.mark.slow),
         [r for i, r in enumerate(fake_runs(5)) if i % 7],
-        fake_runs(4)[:20],
+        pytest.param(fake_runs(4)[:20], marks=pytest.mark.slow),
         [make_run(d, m, "failed", reason="x") for d in "ab" for m in "AB"],
         [
             make_run(d, m, e)

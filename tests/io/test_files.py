@@ -127,6 +127,7 @@ def test_columns_that_pass_through(columns, tmp_path):
     assert type(restored[0].transformers_[-1][2]) is list
 
 
+@pytest.mark.slow
 def test_another_process_predicts_the_same_bits(tmp_path):
     X, _ = rows()
     np.save(tmp_path / "X.npy", X)

@@ -1,5 +1,6 @@
 """Shared fixtures; the real data sets are found through GORELM_DATA only."""
 
+import gc
 import os
 import sys
 import uuid
@@ -46,10 +47,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker("data")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Leave all modules and tests out of the garbage collections, which else take seconds each."""
+    gc.freeze()
+    gc.enable()
+
+
 Data = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def pytest_configure(config):
+    gc.disable()  # until the tests are collected: what is imported and collected stays
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist inherit it
         os.environ[MARK] = uuid.uuid4().hex
 

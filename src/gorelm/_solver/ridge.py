@@ -25,7 +25,7 @@ from typing import Self
 import numpy as np
 from scipy import linalg
 
-from gorelm._typing import Array
+from gorelm._typing import Array, Indices
 
 
 class RidgePath:
@@ -98,9 +98,9 @@ class RidgePath:
         coefs = self._H.T @ (self._rows @ flat) if self._wide else self._Q @ flat
         return np.asarray(coefs.reshape(-1, *solved.shape[1:]))
 
-    def coef(self, T: Array, penalty: int) -> Array:
-        """Return the output weights at one penalty, (L, m), for targets (n, m)."""
-        solved = (self._rows.T @ T) / self._shifts[:, [penalty]]
+    def coef(self, T: Array, penalties: Indices) -> Array:
+        """Return the output weights (L, m) of targets (n, m), each at its penalty of the path."""
+        solved = (self._rows.T @ T) / self._shifts[:, penalties]
         return np.asarray(self._H.T @ (self._rows @ solved) if self._wide else self._Q @ solved)
 
     def _projected(self, T: Array) -> Array:
@@ -146,10 +146,12 @@ class RidgeSums:
         """Squared norm of H."""
         return float(self.G.trace())
 
-    def coef(self, lam: float) -> Array:
-        """Return the output weights (L, m) at a penalty in units of the squared norm of H."""
-        unit = self.trace or 1.0
-        return _solved(self.G.copy(), lam * unit, self.C, unit)
+    def coef(self, lams: float | Array) -> Array:
+        """Return the output weights (L, m), at one penalty or at one of each target.
+
+        Penalties are in units of the squared norm of H.
+        """
+        return _each_solved(self.G, lams, self.C, self.trace or 1.0)
 
     def coefs(self, lams: Array) -> Array:
         """Return the output weights at every penalty, (L, P, m), by one decomposition."""
@@ -160,14 +162,26 @@ class RidgeSums:
         return np.asarray((Q @ solved.reshape(len(Q), -1)).reshape(solved.shape))
 
 
-def ridge_coef(H: Array, T: Array, lam: float) -> Array:
-    """Return the output weights (L, m) at one penalty in units of the squared norm of H."""
+def ridge_coef(H: Array, T: Array, lams: float | Array) -> Array:
+    """Return the output weights (L, m), at one penalty or at one of each target.
+
+    Penalties are in units of the squared norm of H.
+    """
     if len(H) > H.shape[1]:
         sums = RidgeSums.zero(H.shape[1], T.shape[1])
         sums.add(H, T)
-        return sums.coef(lam)
-    unit = float(np.vdot(H, H)) or 1.0
-    return np.asarray(H.T @ _solved(H @ H.T, lam * unit, T, unit))
+        return sums.coef(lams)
+    return np.asarray(H.T @ _each_solved(H @ H.T, lams, T, float(np.vdot(H, H)) or 1.0))
+
+
+def _each_solved(G: Array, lams: float | Array, R: Array, trace: float) -> Array:
+    """Return (G + lam trace I)^-1 R; `lams` is shared, or has one for each column of R."""
+    if np.ndim(lams) == 0:
+        return _solved(G.copy(), float(lams) * trace, R, trace)
+    solved = np.empty_like(R)
+    for lam in np.unique(lams):
+        solved[:, lams == lam] = _solved(G.copy(), float(lam) * trace, R[:, lams == lam], trace)
+    return solved
 
 
 def _solved(G: Array, shift: float, R: Array, trace: float) -> Array:

@@ -188,7 +188,7 @@ def compare(
         squares = np.einsum("npm,npm->pm", counted, counted) / part.w[kept].sum()
         best, targets = int(np.argmin(squares.sum(axis=1))), np.arange(T.shape[1])
         if part.sketch is None:
-            lams = np.argmin(squares, axis=0)
+            lams = penalty_of_each(squares)
             left_out, scores = T - errors[:, lams, targets], squares[lams, targets]
         else:
             lams = np.full(len(targets), best)
@@ -204,10 +204,21 @@ def compare(
         scored = kept & ~np.isnan(of_folds[:, 0, 0])
         squares = part.mean_squares(of_folds[scored], scored)
         best, targets = int(np.argmin(squares.sum(axis=1))), np.arange(squares.shape[1])
-        lams = np.argmin(squares, axis=0)
+        lams = penalty_of_each(squares)
         scores, predicted = squares[lams, targets], np.asarray(of_folds[:, lams, targets])
         coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[lams])
     return Trial(layer, hidden, guide, best, lams, scores, predicted, coef)
+
+
+def penalty_of_each(squares: Array) -> Indices:
+    """Return the best penalty of each target, by squared errors (P, m).
+
+    Half of the say has their sum over all targets: the errors of one target in few rows choose a
+    penalty by chance.
+    """
+    tiny = np.finfo(float).tiny
+    own, together = (np.log(s + tiny) for s in (squares, squares.sum(axis=1, keepdims=True)))
+    return np.argmin(own + together, axis=0)
 
 
 def rescored(trial: Trial, part: Part, predicted: Array) -> Trial:

@@ -21,6 +21,7 @@ from gorelm.estimators._robust.judge import (
     log_sizes,
 )
 from gorelm.estimators._robust.layers import (
+    PATH,
     Layer,
     Part,
     Trial,
@@ -150,7 +151,9 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
 
     def explained(trial: Trial) -> Array:
         H = with_constant(trial.hidden, X)
-        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level, n_folds)
+        # Wrong rows call for heavier penalties than those that the layer chose without them.
+        lams = SCREEN_PATH[: 1 + np.count_nonzero(SCREEN_PATH > PATH[trial.lam])]
+        predicted = bounded_by_folds(task, rows, H, T, lams, level, n_folds)
         errors = predicted - T[:, None]
         tested = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
         total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)

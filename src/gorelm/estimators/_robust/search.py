@@ -16,6 +16,7 @@ from gorelm.estimators._robust.judge import (
     FARTHEST_TARGET,
     Judged,
     Screened,
+    in_one_region,
     judge,
     least_explained,
     log_sizes,
@@ -132,6 +133,9 @@ def _still_two(
     if contaminated or groups.any():
         of_rows, of_cells = confirmed(task, screened, trials)
         contaminated, groups = contaminated and of_rows, groups & of_cells
+    contaminated = contaminated and not in_one_region(task, judged.flagged)
+    off = judged.cells.mask & judged.kept[:, None]
+    groups = groups & [not in_one_region(task, column) for column in off.T]
     return contaminated, groups
 
 

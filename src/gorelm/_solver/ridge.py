@@ -146,12 +146,10 @@ class RidgeSums:
         """Squared norm of H."""
         return float(self.G.trace())
 
-    def coef(self, lams: float | Array) -> Array:
-        """Return the output weights (L, m), at one penalty or at one of each target.
-
-        Penalties are in units of the squared norm of H.
-        """
-        return _each_solved(self.G, lams, self.C, self.trace or 1.0)
+    def coef(self, lam: float) -> Array:
+        """Return the output weights (L, m) at a penalty in units of the squared norm of H."""
+        unit = self.trace or 1.0
+        return _solved(self.G.copy(), lam * unit, self.C, unit)
 
     def coefs(self, lams: Array) -> Array:
         """Return the output weights at every penalty, (L, P, m), by one decomposition."""
@@ -162,26 +160,18 @@ class RidgeSums:
         return np.asarray((Q @ solved.reshape(len(Q), -1)).reshape(solved.shape))
 
 
-def ridge_coef(H: Array, T: Array, lams: float | Array) -> Array:
-    """Return the output weights (L, m), at one penalty or at one of each target.
+def ridge_coef(H: Array, T: Array, lams: Array) -> Array:
+    """Return the output weights (L, m), each target at its penalty.
 
-    Penalties are in units of the squared norm of H.
+    Penalties (m,) are in units of the squared norm of H.
     """
-    if len(H) > H.shape[1]:
-        sums = RidgeSums.zero(H.shape[1], T.shape[1])
-        sums.add(H, T)
-        return sums.coef(lams)
-    return np.asarray(H.T @ _each_solved(H @ H.T, lams, T, float(np.vdot(H, H)) or 1.0))
-
-
-def _each_solved(G: Array, lams: float | Array, R: Array, trace: float) -> Array:
-    """Return (G + lam trace I)^-1 R; `lams` is shared, or has one for each column of R."""
-    if np.ndim(lams) == 0:
-        return _solved(G.copy(), float(lams) * trace, R, trace)
+    tall, unit = len(H) > H.shape[1], float(np.vdot(H, H)) or 1.0
+    G, R = (H.T @ H, H.T @ T) if tall else (H @ H.T, T)
     solved = np.empty_like(R)
     for lam in np.unique(lams):
-        solved[:, lams == lam] = _solved(G.copy(), float(lam) * trace, R[:, lams == lam], trace)
-    return solved
+        same = lams == lam
+        solved[:, same] = _solved(G.copy(), float(lam) * unit, R[:, same], unit)
+    return solved if tall else np.asarray(H.T @ solved)
 
 
 def _solved(G: Array, shift: float, R: Array, trace: float) -> Array:

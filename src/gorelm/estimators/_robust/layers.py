@@ -218,7 +218,7 @@ def penalty_of_each(squares: Array) -> Indices:
     """
     tiny = np.finfo(float).tiny
     own, together = (np.log(s + tiny) for s in (squares, squares.sum(axis=1, keepdims=True)))
-    return np.argmin(own + together, axis=0)
+    return np.asarray(np.argmin(own + together, axis=0))
 
 
 def rescored(trial: Trial, part: Part, predicted: Array) -> Trial:

@@ -195,7 +195,7 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
         groups = [np.flatnonzero(rows) for rows in (kept & ~before, before & ~kept, stayed)]
         came, went, moved = part.rows.sums(trial.hidden, groups, omega, changes, task.n_threads)
         sums = (sums + came - went).with_targets_of(moved)
-        return _as_estimators(task, trial, share * sums.coef(PATH[trial.lams]), sums.trace)
+        return _as_estimators(task, trial, share * sums.coef(PATH[trial.lam]), sums.trace)
 
     # Sums are made with all threads, one member after the other.
     members = list(zip(refined.members.trials, refined.members.shares, strict=True))

@@ -156,7 +156,7 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
     def explained(trial: Trial) -> Array:
         H = with_constant(trial.hidden, X)
         # Wrong rows call for heavier penalties than those that the layer chose without them.
-        lams = SCREEN_PATH[: 1 + np.count_nonzero(SCREEN_PATH > PATH[trial.lam])]
+        lams = SCREEN_PATH[: 1 + np.count_nonzero(PATH[trial.lam] < SCREEN_PATH)]
         predicted = bounded_by_folds(task, rows, H, T, lams, level, n_folds)
         errors = predicted - T[:, None]
         tested = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])

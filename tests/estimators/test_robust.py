@@ -935,3 +935,16 @@ def test_mistakes_do_not_depend_on_the_inputs(beside, expected):
     twice = np.r_[X, X + 7.0]
     assert not judge.in_one_region(make_task(twice, twice), np.r_[off, off])  # enough rows
     assert not judge.in_one_region(make_task(X, X), np.arange(60) < 2)  # two may be by chance
+
+
+def test_a_row_with_a_far_input_does_not_choose_the_layers():
+    """As Davis's person whose height and weight are exchanged, height being an input."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        height = rng.normal(170.0, 9.0, size=(180, 1))
+        weight = 65.0 + 0.9 * (height - 170.0) + 6.0 * rng.normal(size=height.shape)
+        height[0], weight[0] = 57.0, 166.0
+        X = np.column_stack([height, rng.normal(size=(180, 2))])
+        model = RobustELMRegressor(random_state=seed).fit(X, weight[:, 0])
+        assert model.out_of_fold_[0] < 90.0
+        assert model.outlier_mask_[0]

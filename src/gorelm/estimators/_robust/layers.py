@@ -124,6 +124,7 @@ class Part:
     kept: Mask  # rows that are fitted
     folds: Sequence[Fold] | None  # None: leave one out
     sketch: Array | None = None  # of many targets
+    cut: Array | float = np.inf  # (m,): larger errors count as this, so that no row rules a score
 
     @property
     def X(self) -> Array:
@@ -138,6 +139,7 @@ class Part:
     def mean_squares(self, predicted: Array, rows: Mask | Indices) -> Array:
         """Return the mean squared errors (P, m) of some rows, of predictions (n, P, m)."""
         errors = np.nan_to_num(predicted - self.T[rows][:, None])
+        np.clip(errors, -self.cut, self.cut, out=errors)
         w = self.w[rows]
         return np.asarray(np.einsum("n,npm,npm->pm", w, errors, errors) / w.sum())
 
@@ -183,6 +185,8 @@ def compare(
             errors = path.errors(T)
             known = ~np.isnan(part.T[kept])
             counted = errors if known.all() else errors * known[:, None]
+            cut = (omega[kept] * part.cut)[:, None]
+            counted = np.clip(counted, -cut, cut)
         else:
             errors = counted = path.errors(T @ part.sketch)
         squares = np.einsum("npm,npm->pm", counted, counted) / part.w[kept].sum()

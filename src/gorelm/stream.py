@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from gorelm._extras import needs
-from gorelm._typing import Array, Inputs
+from gorelm._typing import Array, Indices, Inputs
 
 if TYPE_CHECKING:
     import pandas
@@ -105,6 +106,31 @@ class RowBlocks:
             bad = start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
             raise ValueError(f"row {bad} of X has a NaN or an infinite value; impute or remove it")
         return block
+
+    def take(self, rows: Indices) -> RowBlocks:
+        """Return some rows; a pass over them is one over all.
+
+        Parameters
+        ----------
+        rows : array of int
+            Their numbers, in increasing order.
+        """
+        require_increasing(rows, len(self))
+
+        def read() -> Iterator[Array]:
+            done = 0
+            for where, x in self:
+                stop = done + int(np.searchsorted(rows[done:], where.stop))
+                if stop > done:
+                    yield x[rows[done:stop] - where.start]
+                done = stop
+
+        return RowBlocks(read, len(rows), self.shape[1], self.feature_names)
+
+    def whole(self) -> Array:
+        """Return all rows as one array."""
+        parts = [x for _, x in self]
+        return np.concatenate(parts) if parts else np.empty(self.shape)
 
     @classmethod
     def from_array(cls, X: Inputs) -> RowBlocks:
@@ -231,6 +257,7 @@ class ParquetTable:
             if one.schema_arrow.remove_metadata() != self._schema.remove_metadata():
                 raise ValueError(f"{file} and {self.files[0]} disagree on columns or their types")
         self._n_rows = int(sum(one.metadata.num_rows for one in found))
+        self._taken: Indices | None = None  # rows that count; None: all
         index = (self._schema.pandas_metadata or {}).get("index_columns", [])
         names = [name for name in self._schema.names if name not in index]
         self.columns = names if columns is None else list(columns)
@@ -240,10 +267,10 @@ class ParquetTable:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return self._n_rows, len(self.columns)
+        return len(self), len(self.columns)
 
     def __len__(self) -> int:
-        return self._n_rows
+        return self._n_rows if self._taken is None else len(self._taken)
 
     @property
     def feature_names(self) -> list[str]:
@@ -252,16 +279,38 @@ class ParquetTable:
 
     def select(self, columns: list[str]) -> ParquetTable:
         """Return the table of some columns."""
-        return ParquetTable(self.path, columns)
+        other = ParquetTable(self.path, columns)
+        other._taken = self._taken
+        return other
+
+    def take(self, rows: Indices) -> ParquetTable:
+        """Return the table of some rows; a pass over them is one over all.
+
+        Parameters
+        ----------
+        rows : array of int
+            Their numbers, in increasing order.
+        """
+        require_increasing(rows, len(self))
+        other = copy(self)
+        other._taken = rows if self._taken is None else self._taken[rows]
+        return other
 
     def frames(self) -> Iterator[pandas.DataFrame]:
         """Go through the rows once, a frame at a time."""
         import pyarrow.parquet as parquet
 
+        start, taken = 0, self._taken
         for file in self.files:
             for batch in parquet.ParquetFile(file).iter_batches(FRAME_ROWS, columns=self.columns):
                 frame: pandas.DataFrame = batch.to_pandas(ignore_metadata=True)
-                yield frame[self.columns]
+                ends = start, start + len(frame)
+                if taken is not None:
+                    first, last = np.searchsorted(taken, ends)
+                    frame = frame.iloc[taken[first:last] - start].reset_index(drop=True)
+                if len(frame):
+                    yield frame[self.columns]
+                start = ends[1]
 
     def frame(self, columns: list[str] | None = None) -> pandas.DataFrame:
         """Return some columns as a frame in memory.
@@ -279,7 +328,17 @@ class ParquetTable:
         whole: pandas.DataFrame = pyarrow.concat_tables(tables).to_pandas(
             ignore_metadata=True, deduplicate_objects=True, split_blocks=True, self_destruct=True
         )
+        if self._taken is not None:
+            whole = whole.iloc[self._taken].reset_index(drop=True)
         return whole[names]
+
+
+def require_increasing(rows: Indices, n_rows: int) -> None:
+    """Raise unless these are numbers of rows in increasing order, without repeats."""
+    if len(rows) and (rows[0] < 0 or rows[-1] >= n_rows or (np.diff(rows) <= 0).any()):
+        raise ValueError(
+            f"numbers of rows must be increasing, from 0 on, and below {n_rows}, the number of rows"
+        )
 
 
 def _parquet_files(path: Path) -> list[Path]:

@@ -69,6 +69,13 @@ class Partitions:
 
         return _results(self._client, [dask.delayed(work, pure=False)(p) for p in self._parts])
 
+    def take(self, rows: Indices) -> Array:
+        """Return the inputs of some rows, in the order given, not scaled."""
+        import dask
+
+        parts = [dask.delayed(InMemory, pure=False)(part) for part in self._parts]
+        return DaskInputs(self._client, parts, self.starts, self.shape).take(rows)
+
     def scaling(self, w: Array, used: Mask) -> Scaling:
         """Return the scaling of the rows that count to mean 0 and deviation 1."""
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from gorelm._typing import Indices
+from gorelm.stream import RowBlocks, require_increasing
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -38,6 +41,11 @@ class Partitioned:
 
     def __len__(self) -> int:
         return int(self.shape[0])
+
+    def take(self, rows: Indices) -> Partitioned:
+        """Return some rows, in as many partitions."""
+        values = self.values.iloc if hasattr(self.values, "iloc") else self.values
+        return Partitioned(values[rows], self.npartitions)
 
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
@@ -148,7 +156,7 @@ def _aligned(
     """Return the parts of `values` that belong to the partitions of X."""
     if not hasattr(values, "__dask_graph__"):
         values = values if hasattr(values, "iloc") else np.asarray(values)
-        ends = X.ends if isinstance(X, Partitioned) else [0, *accumulate(_lengths(X))]
+        ends = X.ends if isinstance(X, Partitioned) else [0, *accumulate(lengths_of(X))]
         if ends[-1] != len(values):
             raise ValueError(f"X has {ends[-1]} rows, {name} has {len(values)}")
         return _sliced(values, ends)
@@ -170,10 +178,50 @@ def _aligned(
     return parts
 
 
-def _lengths(X: Collection) -> list[int]:
+def lengths_of(X: Collection) -> list[int]:
     """Return the numbers of rows of the partitions."""
     if hasattr(X, "columns"):
         return [int(length) for length in X.map_partitions(len).compute()]
     if np.isnan(X.shape[0]):
         X = X.copy().compute_chunk_sizes()
     return [int(length) for length in X.chunks[0]]
+
+
+def taken(X: Collection, rows: Indices) -> Collection:
+    """Return some rows of a collection, by increasing numbers, in its partitions."""
+    import dask
+
+    ends = [0, *accumulate(lengths_of(X))]
+    require_increasing(rows, ends[-1])
+    cuts = np.searchsorted(rows, ends)
+    local = [rows[i:j] - start for (i, j), start in zip(pairwise(cuts), ends, strict=False)]
+    parts = [
+        dask.delayed(_rows_of, pure=False)(part, where)
+        for part, where in zip(delayed_parts(X), local, strict=True)
+        if len(where)
+    ]
+    if hasattr(X, "columns"):
+        import dask.dataframe as dd
+
+        return dd.from_delayed(parts, meta=X._meta, verify_meta=False)
+    import dask.array as da
+
+    counts = [len(where) for where in local if len(where)]
+    arrays = (
+        da.from_delayed(part, (count, X.shape[1]), dtype=X.dtype)
+        for part, count in zip(parts, counts, strict=True)
+    )
+    return da.concatenate(list(arrays))
+
+
+def as_blocks(X: Collection) -> RowBlocks:
+    """Return the partitions of a collection as blocks, each computed when its turn comes."""
+    if np.ndim(X) != 2:
+        raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
+    names, n_columns = names_of(X), len(X.columns) if hasattr(X, "columns") else int(X.shape[1])
+    parts: list[Any] = delayed_parts(X)
+    return RowBlocks(lambda: (p.compute() for p in parts), sum(lengths_of(X)), n_columns, names)
+
+
+def _rows_of(part: InMemory, rows: Indices) -> InMemory:
+    return part.iloc[rows] if hasattr(part, "iloc") else part[rows]

@@ -30,6 +30,11 @@ def here(values: Any) -> Any:
     return values
 
 
+def is_in_memory(X: object) -> bool:
+    """Whether X is neither a tensor, nor in blocks or files, nor on a cluster."""
+    return not (is_tensor(X) or is_elsewhere(X) or isinstance(X, ParquetTable))
+
+
 def n_rows_of(X: Any) -> int:
     """Return the number of rows; those of a dask collection are counted."""
     if is_dask(X):
@@ -59,7 +64,7 @@ def select(X: Any, rows: Indices) -> Any:
 
 def in_order(X: Any, rows: Indices, work: Callable[[Any], Array]) -> Array:
     """Return what `work` makes of some rows, in whatever order they are named."""
-    if not (is_elsewhere(X) or isinstance(X, ParquetTable)):
+    if is_in_memory(X) or is_tensor(X):
         return work(select(X, rows))
     order = np.argsort(rows, kind="stable")
     found = work(select(X, rows[order]))

@@ -189,29 +189,17 @@ def lengths_of(X: Collection) -> list[int]:
 
 def taken(X: Collection, rows: Indices) -> Collection:
     """Return some rows of a collection, by increasing numbers, in its partitions."""
-    import dask
-
+    if hasattr(X, "chunks"):
+        lengths = lengths_of(X)
+        require_increasing(rows, sum(lengths))
+        if np.isnan(X.shape[0]):
+            X = X.copy().compute_chunk_sizes()
+        return X[rows]
     ends = [0, *accumulate(lengths_of(X))]
     require_increasing(rows, ends[-1])
     cuts = np.searchsorted(rows, ends)
     local = [rows[i:j] - start for (i, j), start in zip(pairwise(cuts), ends, strict=False)]
-    parts = [
-        dask.delayed(_rows_of, pure=False)(part, where)
-        for part, where in zip(delayed_parts(X), local, strict=True)
-        if len(where)
-    ]
-    if hasattr(X, "columns"):
-        import dask.dataframe as dd
-
-        return dd.from_delayed(parts, meta=X._meta, verify_meta=False)
-    import dask.array as da
-
-    counts = [len(where) for where in local if len(where)]
-    arrays = (
-        da.from_delayed(part, (count, X.shape[1]), dtype=X.dtype)
-        for part, count in zip(parts, counts, strict=True)
-    )
-    return da.concatenate(list(arrays))
+    return X.map_partitions(_rows_of, local, meta=X._meta, enforce_metadata=False)
 
 
 def as_blocks(X: Collection) -> RowBlocks:
@@ -223,5 +211,7 @@ def as_blocks(X: Collection) -> RowBlocks:
     return RowBlocks(lambda: (p.compute() for p in parts), sum(lengths_of(X)), n_columns, names)
 
 
-def _rows_of(part: InMemory, rows: Indices) -> InMemory:
-    return part.iloc[rows] if hasattr(part, "iloc") else part[rows]
+def _rows_of(
+    part: pd.DataFrame, rows: list[Indices], partition_info: dict[str, int] | None = None
+) -> pd.DataFrame:
+    return part.iloc[rows[partition_info["number"]]] if partition_info else part

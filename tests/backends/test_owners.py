@@ -1,0 +1,342 @@
+"""Searches, intervals and online updates give the same results wherever the rows are."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.model_selection import ShuffleSplit
+
+from gorelm import (
+    ConformalRegressor,
+    GORELMRegressor,
+    GORELMRegressorCV,
+    GRELMRegressorCV,
+    ORELMRegressorCV,
+    OSELMRegressor,
+    RELMRegressorCV,
+    RobustELMRegressor,
+    RobustOSELMRegressor,
+    TableRegressor,
+    stream,
+)
+from gorelm._features.scaling import Scaling
+from gorelm.datasets import make_multitarget
+from gorelm.estimators._elsewhere import here, in_order, n_rows_of, select
+from gorelm.stream import ParquetTable, RowBlocks
+from support.owners import OWNERS, in_dask_frame, on_dask, uneven
+
+N_ROWS = 420
+SEARCHES = {
+    "GOR-ELM": (GORELMRegressorCV, {"l1_ratios": [0.0, 0.5], "direct_link": True}),
+    "OR-ELM": (ORELMRegressorCV, {"activation": ["tanh", "gaussian"]}),
+    "GR-ELM": (GRELMRegressorCV, {"input_scaling": "standard"}),
+    "R-ELM": (RELMRegressorCV, {}),
+}
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Of a size that divides nothing here."""
+    monkeypatch.setattr(stream, "BLOCK_ROWS", 37)
+
+
+@pytest.fixture(autouse=True)
+def current_client(request):
+    """Two worker processes, for tests of what needs them."""
+    if "dask" in request.node.name:
+        with request.getfixturevalue("client_of_processes").as_current():
+            yield
+    else:
+        yield
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_multitarget(N_ROWS, outlier_ratio=0.2, random_state=0)
+
+
+def holes(T):
+    """Unknown targets, and weights of 0, 1 and 2."""
+    rng = np.random.default_rng(1)
+    T, w = T.copy(), rng.integers(0, 3, len(T)).astype(float)
+    T[rng.random(T.shape) < 0.05] = np.nan
+    T[5] = np.nan
+    return T, w
+
+
+# -- searches ----------------------------------------------------------------------------------
+
+
+def search(name, **params):
+    kind, settings = SEARCHES[name]
+    common = {"n_hidden": 30, "n_lams": 4, "eps": 1e-3, "cv": 2, "random_state": 0}
+    return kind(**common | settings | params)
+
+
+def assert_same_search(there, here_, X, given):
+    """Same choice and flags; scores and predictions to 1e-6."""
+    assert there.best_index_ == here_.best_index_
+    assert_allclose(there.best_score_, here_.best_score_, rtol=1e-9)
+    assert list(there.cv_results_) == list(here_.cv_results_)
+    assert_allclose(
+        there.cv_results_["mean_test_score"], here_.cv_results_["mean_test_score"], rtol=1e-9
+    )
+    assert there.n_iter_ == here_.n_iter_
+    expected = here_.predict(X)
+    atol = 1e-6 * np.abs(expected).max()
+    assert_allclose(here(there.predict(given)), expected, rtol=0, atol=atol)
+    assert_allclose(there.predict(X), expected, rtol=0, atol=atol)
+    assert (there.cv_outlier_mask_ == here_.cv_outlier_mask_).all()
+    assert (there.outlier_mask_ == here_.outlier_mask_).all()
+    assert_allclose(there.cv_outlier_scores_, here_.cv_outlier_scores_, rtol=1e-6, atol=1e-6)
+    assert_allclose(there.outlier_scores_, here_.outlier_scores_, rtol=1e-6, atol=1e-6)
+
+
+# Every owner once, and every method on one owner of every kind.
+PAIRS = [(owner, "GOR-ELM", 150) for owner in OWNERS]
+PAIRS += [
+    (owner, name, rows)
+    for owner in ("uneven blocks", "torch cpu", "torch cuda")
+    for name, rows in [("GOR-ELM", None), *((name, 150) for name in list(SEARCHES)[1:])]
+]
+PAIRS += [
+    pytest.param("dask", name, rows, marks=pytest.mark.slow)
+    for name, rows in [("GOR-ELM", None), *((name, 150) for name in list(SEARCHES)[1:])]
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "rows"), PAIRS)
+def test_every_owner_gives_the_search_in_memory(owner, name, rows, data, tmp_path):
+    expected = search(name, search_rows=rows).fit(data.X, data.T)
+    X = OWNERS[owner](tmp_path, data.X)
+    found = search(name, search_rows=rows).fit(X, data.T)
+    assert_same_search(found, expected, data.X, X)
+    assert found.cv_outlier_mask_[data.planted].mean() > 0.7
+
+
+@pytest.mark.parametrize(
+    "owner",
+    ["uneven blocks", "torch cpu", "torch cuda", pytest.param("dask", marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("name", ["GOR-ELM", "OR-ELM", "GR-ELM"])
+def test_searches_with_weights_and_unknown_targets(owner, name, data, tmp_path):
+    T, w = holes(data.T)
+    params = {"search_rows": 150, "missing_targets": "ignore", "n_lams": 3}
+    expected = search(name, **params).fit(data.X, T, w)
+    X = OWNERS[owner](tmp_path, data.X)
+    assert_same_search(search(name, **params).fit(X, T, w), expected, data.X, X)
+
+
+def test_hidden_outputs_wider_than_the_rows_are_many(data):
+    """There the loop in memory works in the row space of H, and the others do not."""
+    wide = {"n_hidden": 400, "search_rows": 150, "l1_ratios": 0.0}
+    expected = search("GOR-ELM", **wide).fit(data.X[:300], data.T[:300])
+    X = RowBlocks.from_array(data.X[:300])
+    assert_same_search(search("GOR-ELM", **wide).fit(X, data.T[:300]), expected, data.X[:300], X)
+
+
+def test_a_search_on_a_named_device_and_beyond_the_budget(data):
+    expected = search("GOR-ELM", search_rows=150).fit(data.X, data.T)
+    small = search("GOR-ELM", search_rows=150, memory_budget=1.0).fit(data.X, data.T)
+    assert_same_search(small, expected, data.X, data.X)
+    with pytest.raises(TypeError, match="leave out device"):
+        search("GOR-ELM", device="cpu").fit(uneven(data.X), data.T)
+    with pytest.raises(ValueError, match="not the name of a device"):
+        search("GOR-ELM", device="CUDA 1").fit(data.X, data.T)
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    found = search("GOR-ELM", search_rows=150, device="cpu").fit(data.X, data.T)
+    assert_same_search(found, expected, data.X, data.X)
+
+
+def test_a_sample_stands_for_all_rows():
+    data = make_multitarget(3000, outlier_ratio=0.2, random_state=1)
+    settings = {"n_lams": 9, "eps": 1e-6}
+    whole = search("R-ELM", search_rows=None, **settings).fit(data.X, data.T)
+    part = search("R-ELM", search_rows=400, **settings).fit(data.X, data.T)
+    ratio = part.cv_results_["param_C"] / whole.cv_results_["param_C"]
+    assert (0.5 < ratio).all()  # in the units of all rows, which are 7.5 times as many
+    assert (ratio < 2).all()
+    scores = -whole.cv_results_["mean_test_score"]
+    assert scores[part.best_index_] < 1.03 * scores.min()
+    assert_allclose(part.cv_outlier_scores_.mean(), whole.cv_outlier_scores_.mean(), rtol=0.03)
+
+
+def test_scores_of_all_rows_are_those_of_fits_to_the_folds(data):
+    cv = ShuffleSplit(2, test_size=0.3, random_state=0)
+    model = search("GOR-ELM", search_rows=150, cv=cv).fit(uneven(data.X), data.T)
+    seed = np.random.RandomState(0).randint(np.iinfo(np.int32).max)
+    chosen = {"lam": model.lam_, "l1_ratio": model.l1_ratio_, "n_hidden": 30}
+    alone = GORELMRegressor(**chosen, direct_link=True, random_state=seed)
+    scale = Scaling.fit("robust", data.T, np.ones(N_ROWS)).scale
+    total, count = np.zeros(N_ROWS), np.zeros(N_ROWS)
+    for train, test in cv.split(data.X):
+        errors = alone.fit(data.X[train], data.T[train]).predict(data.X[test]) - data.T[test]
+        total[test] += np.linalg.norm(errors / scale, axis=1)
+        count[test] += 1
+    tested = count > 0
+    assert (np.isnan(model.cv_outlier_scores_) == ~tested).all()
+    assert_allclose(model.cv_outlier_scores_[tested], total[tested] / count[tested], rtol=1e-9)
+
+
+def test_a_search_says_what_is_wrong(data, tmp_path):
+    model = search("GOR-ELM", search_rows=150).fit(uneven(data.X), data.T)
+    before = model.coef_
+    T = data.T.copy()
+    T[10:, 1] = np.nan
+    with pytest.raises(ValueError, match="raise search_rows"):
+        model.set_params(missing_targets="ignore", search_rows=20).fit(uneven(data.X), T)
+    few = [(np.arange(100), np.array([418])), (np.arange(100), np.array([419]))]
+    with pytest.raises(ValueError, match="raise search_rows"):
+        model.set_params(cv=few, search_rows=5).fit(uneven(data.X), data.T)
+    bad = data.X.copy()
+    bad[300, 1] = np.inf
+    with pytest.raises(ValueError, match="row 300"):
+        model.set_params(cv=3, search_rows=150).fit(RowBlocks.from_array(bad), data.T)
+    with pytest.raises(ValueError, match="inconsistent"):
+        model.fit(uneven(data.X), data.T[1:])
+    assert model.coef_ is before
+    with pytest.raises(ValueError, match="fitted with"):
+        model.predict(uneven(data.X[:, 1:]))
+
+
+# -- intervals ---------------------------------------------------------------------------------
+
+
+def conformal(**params):
+    inner = GORELMRegressor(lam=0.1, n_hidden=30, tol=1e-6)
+    return ConformalRegressor(**{"estimator": inner, "random_state": 0} | params)
+
+
+INTERVALS = {
+    "plain": {},
+    "joint": {"joint": "box"},
+    "searched": {"estimator": search("GOR-ELM", random_state=None, search_rows=150)},
+    "robust": {"estimator": RobustELMRegressor(effort="fast", n_hidden=30, search_rows=100)},
+    "adaptive": {"adaptive": True},
+}
+INTERVAL_PAIRS = [(owner, "searched") for owner in OWNERS]
+INTERVAL_PAIRS += [
+    pytest.param(
+        owner, case, marks=[pytest.mark.slow] if owner == "dask" or case == "adaptive" else []
+    )
+    for owner in ("memory map", "torch cpu", "torch cuda", "dask")
+    for case in INTERVALS
+    if case != "searched"
+]
+
+
+@pytest.mark.parametrize(("owner", "case"), INTERVAL_PAIRS)
+def test_every_owner_gives_the_intervals_in_memory(owner, case, data, tmp_path):
+    pytest.importorskip("mapie", reason="MAPIE is not installed")
+    exact = case in ("searched", "robust")
+    expected = conformal(**INTERVALS[case]).fit(data.X, data.T)
+    X = OWNERS[owner](tmp_path, data.X)
+    found = conformal(**INTERVALS[case]).fit(X, data.T)
+    # Fits of the plain estimators end within their gap, in float32 where they are in blocks.
+    digits = 1e-6 if exact or "dask" in owner else 1e-2
+    assert (found.calibration_rows_ == expected.calibration_rows_).all()
+    ends = expected.predict_interval(data.X)
+    atol = digits * np.abs(ends).max()
+    for rows in (X, data.X):
+        assert_allclose(found.predict_interval(rows), ends, rtol=0, atol=atol)
+    assert (found.covers(X, data.T) == expected.covers(data.X, data.T)).mean() > 0.98
+    if exact:
+        assert (found.calibration_flagged_ == expected.calibration_flagged_).all()
+
+
+def test_intervals_of_a_fitted_model_and_of_a_stored_table(data, tmp_path):
+    pytest.importorskip("mapie", reason="MAPIE is not installed")
+    prefit = GORELMRegressor(lam=0.1, n_hidden=30, random_state=0).fit(data.X[:200], data.T[:200])
+    one, other = (conformal(estimator=prefit, calibration="prefit") for _ in range(2))
+    one.fit(data.X[200:], data.T[200:])
+    other.fit(uneven(data.X[200:]), data.T[200:])
+    assert_allclose(other.calibration_scores_, one.calibration_scores_, rtol=1e-9)
+
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    frame = pandas.DataFrame(data.X, columns=data.feature_names).assign(
+        word=np.where(data.X[:, 0] > 0, "high", "low")
+    )
+    frame.to_parquet(tmp_path / "table.parquet", row_group_size=101)
+    table = TableRegressor(RobustELMRegressor(effort="fast", n_hidden=20, search_rows=100))
+    one, other = (conformal(estimator=table) for _ in range(2))
+    one.fit(frame, data.T)
+    other.fit(ParquetTable(tmp_path / "table.parquet"), data.T)
+    ends = one.predict_interval(frame)
+    assert_allclose(other.predict_interval(frame), ends, rtol=0, atol=1e-6 * np.abs(ends).max())
+
+
+# -- online ------------------------------------------------------------------------------------
+
+ONLINE = {
+    "OS-ELM": OSELMRegressor,
+    "Robust OS-ELM": RobustOSELMRegressor,
+}
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize("name", ONLINE)
+def test_updates_from_every_owner_are_those_of_arrays(owner, name, data, tmp_path):
+    T, w = holes(data.T)
+    settings = {"C": 100, "n_hidden": 20, "forgetting": 0.999, "random_state": 0}
+    settings |= {"missing_targets": "ignore", "activation": "gaussian"}
+    expected, found = (ONLINE[name](**settings) for _ in range(2))
+    for part in (slice(0, 250), slice(250, None)):  # the first sets scalings and centres
+        expected.partial_fit(data.X[part], T[part], w[part])
+        folder = tmp_path / str(part.start)
+        folder.mkdir()
+        found.partial_fit(OWNERS[owner](folder, data.X[part]), T[part], w[part])
+        assert_allclose(found.outlier_scores_, expected.outlier_scores_, rtol=1e-6, atol=1e-9)
+        assert (found.outlier_mask_ == expected.outlier_mask_).all()
+    assert found.n_samples_seen_ == expected.n_samples_seen_
+    size = np.abs(expected.predict(data.X)).max()
+    given = OWNERS[owner](tmp_path, data.X)
+    assert_allclose(here(found.predict(given)), expected.predict(data.X), rtol=0, atol=1e-6 * size)
+
+
+@pytest.mark.parametrize("name", ONLINE)
+def test_targets_of_an_update_may_be_where_its_inputs_are(name, data):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    expected = ONLINE[name](n_hidden=20, random_state=0).fit(data.X, data.T)
+    found = ONLINE[name](n_hidden=20, random_state=0)
+    found.fit(torch.tensor(data.X), torch.tensor(data.T), torch.ones(N_ROWS))
+    assert_allclose(found.predict(data.X), expected.predict(data.X), rtol=1e-9)
+    before = found.coef_
+    with pytest.raises(ValueError, match="inconsistent"):
+        found.partial_fit(uneven(data.X), data.T[1:])
+    with pytest.raises(ValueError, match="fitted with"):
+        found.partial_fit(uneven(data.X[:, 1:]), data.T)
+    assert found.coef_ is before
+
+
+# -- rows of every owner -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_rows_are_selected_where_they_are(owner, data, tmp_path):
+    X, rng = OWNERS[owner](tmp_path, data.X), np.random.default_rng(0)
+    assert n_rows_of(X) == N_ROWS
+    for rows in (np.sort(rng.permutation(N_ROWS)[:100]), np.arange(N_ROWS), np.array([419])):
+        some = select(X, rows)
+        assert n_rows_of(some) == len(rows)
+        values = some.whole() if isinstance(some, RowBlocks) else np.asarray(here(some))
+        assert (values == data.X[rows]).all()
+        assert n_rows_of(select(some, np.array([0]))) == 1
+    shuffled = rng.permutation(N_ROWS)[:50]
+    model = GORELMRegressor(n_hidden=5, random_state=0).fit(data.X, data.T)
+    found = in_order(X, shuffled, lambda some: np.asarray(here(model.predict(some))))
+    assert_allclose(found, model.predict(data.X[shuffled]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [[3, 2], [2, 2], [-1, 3], [3, N_ROWS]])
+def test_rows_of_blocks_must_be_in_order(rows, data, tmp_path):
+    with pytest.raises(ValueError, match="increasing"):
+        uneven(data.X).take(np.array(rows))
+
+
+def test_rows_of_a_dask_collection_must_be_in_order(data, tmp_path):
+    for X in (on_dask(tmp_path, data.X), in_dask_frame(tmp_path, data.X)):
+        with pytest.raises(ValueError, match="increasing"):
+            select(X, np.array([3, 2]))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,8 @@ class RowBlocks:
             )
 
     def _checked(self, given: npt.ArrayLike, start: int) -> Array:
+        if self.feature_names is not None and hasattr(given, "columns"):
+            _require_columns(given, self.feature_names, start)
         # A copy: threads may still use these rows when the next ones are read.
         block = np.array(given)
         if block.dtype != np.float32:
@@ -158,6 +160,7 @@ class RowBlocks:
         blocks : callable or iterable
             A function that returns an iterator over blocks, or something that can be iterated
             over again and again (a list, not a generator). Gone through once here, to count rows.
+            Frames must have the same columns, whose names are those of the inputs.
         """
         if callable(blocks):
             read = blocks
@@ -172,15 +175,20 @@ class RowBlocks:
             def read() -> Blocks:
                 return again
 
-        n_rows, n_features = 0, None
+        n_rows, n_features, names = 0, None, None
         for block in read():
             if np.ndim(block) != 2:
                 raise ValueError(f"block {n_rows} on has {np.ndim(block)} dimensions, not 2")
+            if n_features is None:
+                n_features = np.shape(block)[1]
+                names = list(block.columns) if hasattr(block, "columns") else None
+            elif names is not None and hasattr(block, "columns"):
+                _require_columns(block, names, n_rows)
             n_rows += np.shape(block)[0]
-            n_features = np.shape(block)[1] if n_features is None else n_features
         if n_features is None:
             raise ValueError("there is no block")
-        return cls(read, n_rows, n_features)
+        named = names is not None and all(isinstance(name, str) for name in names)
+        return cls(read, n_rows, n_features, names if named else None)
 
     @classmethod
     def from_parquet(
@@ -331,6 +339,14 @@ class ParquetTable:
         if self._taken is not None:
             whole = whole.iloc[self._taken].reset_index(drop=True)
         return whole[names]
+
+
+def _require_columns(block: Any, names: list[str], start: int) -> None:
+    if list(block.columns) != names:
+        raise ValueError(
+            f"the block from row {start} on has the columns {list(block.columns)}, and not "
+            f"{names}: all blocks must have the same columns in the same order"
+        )
 
 
 def require_increasing(rows: Indices, n_rows: int) -> None:

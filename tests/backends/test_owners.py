@@ -22,7 +22,8 @@ from gorelm._features.scaling import Scaling
 from gorelm.datasets import make_multitarget
 from gorelm.estimators._elsewhere import here, in_order, n_rows_of, select
 from gorelm.stream import ParquetTable, RowBlocks
-from support.owners import OWNERS, in_dask_frame, on_dask, uneven
+from support.owners import OWNERS, in_dask_frame, on_dask, on_device, uneven
+from support.processes import left_after
 
 N_ROWS = 420
 SEARCHES = {
@@ -156,11 +157,11 @@ def test_a_sample_stands_for_all_rows():
     whole = search("R-ELM", search_rows=None, **settings).fit(data.X, data.T)
     part = search("R-ELM", search_rows=400, **settings).fit(data.X, data.T)
     ratio = part.cv_results_["param_C"] / whole.cv_results_["param_C"]
-    assert (0.5 < ratio).all()  # in the units of all rows, which are 7.5 times as many
+    assert (ratio > 0.5).all()  # in the units of all rows, which are 7.5 times as many
     assert (ratio < 2).all()
     scores = -whole.cv_results_["mean_test_score"]
     assert scores[part.best_index_] < 1.03 * scores.min()
-    assert_allclose(part.cv_outlier_scores_.mean(), whole.cv_outlier_scores_.mean(), rtol=0.03)
+    assert_allclose(part.cv_outlier_scores_.mean(), whole.cv_outlier_scores_.mean(), rtol=0.1)
 
 
 def test_scores_of_all_rows_are_those_of_fits_to_the_folds(data):
@@ -340,3 +341,154 @@ def test_rows_of_a_dask_collection_must_be_in_order(data, tmp_path):
     for X in (on_dask(tmp_path, data.X), in_dask_frame(tmp_path, data.X)):
         with pytest.raises(ValueError, match="increasing"):
             select(X, np.array([3, 2]))
+
+
+# -- what goes wrong ---------------------------------------------------------------------------
+
+
+def models():
+    return {
+        "plain": GORELMRegressor(n_hidden=20, random_state=0),
+        "search": search("GOR-ELM", search_rows=100),
+        "robust": RobustELMRegressor(effort="fast", n_hidden=20, search_rows=100, random_state=0),
+        "online": OSELMRegressor(n_hidden=20, random_state=0),
+    }
+
+
+def left_on(client):
+    return left_after(5, lambda: {key: at for key, at in client.who_has().items() if at})
+
+
+@pytest.mark.parametrize("columns", [["x1", "x0"], pytest.param(["x0"], marks=pytest.mark.slow)])
+def test_dask_partitions_that_disagree_on_columns(columns, data, tmp_path, client_of_processes):
+    frame = in_dask_frame(tmp_path, data.X[:, :2])
+
+    def other(part, partition_info=None):
+        return part[columns] if partition_info and partition_info["number"] == 1 else part
+
+    bad = frame.map_partitions(other, meta=frame._meta, enforce_metadata=False)
+    for name, model in models().items():
+        before = model.fit(data.X[:, :2], data.T).coef_ if name != "robust" else None
+        with pytest.raises(ValueError, match="partition 1 of X has the columns"):
+            model.fit(bad, data.T)
+        assert getattr(model, "coef_", None) is before
+        with pytest.raises(ValueError, match="partition 1 of X has the columns"):
+            model.fit(frame, data.T).predict(bad).compute()
+    del model
+    assert not left_on(client_of_processes)
+
+
+def test_blocks_that_disagree_on_columns(data):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(data.X[:, :3], columns=["a", "b", "c"])
+    X = RowBlocks.from_blocks([frame[:200], frame[200:]])
+    assert X.feature_names == ["a", "b", "c"]
+    swapped = frame[["b", "a", "c"]]
+    with pytest.raises(ValueError, match="the block from row 200 on has the columns"):
+        RowBlocks.from_blocks([frame[:200], swapped[200:]])
+    passes = iter([frame, frame, swapped])
+    later = RowBlocks.from_blocks(lambda: [next(passes)])
+    with pytest.raises(ValueError, match="the block from row 0 on has the columns"):
+        GORELMRegressor(n_hidden=5).fit(later, data.T)
+    numbered = pandas.DataFrame(data.X)
+    assert RowBlocks.from_blocks([numbered[:9], numbered[9:]]).feature_names is None
+
+
+@pytest.mark.parametrize("name", ["search", "robust"])
+def test_a_lost_scheduler_is_named(name, data, tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed", reason="dask is not installed")
+    from gorelm.backends.dask import inputs as dask_inputs
+
+    model, plain, calls = models()[name].fit(data.X, data.T), dask_inputs._results, []
+    before = model.predict(data.X)
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
+    cluster = distributed.LocalCluster(**options, processes=False)
+
+    def closing(client, tasks):
+        calls.append(1)
+        if len(calls) == 2:
+            cluster.close()
+        return plain(client, tasks)
+
+    monkeypatch.setattr(dask_inputs, "_results", closing)
+    with distributed.Client(cluster), pytest.raises(RuntimeError, match="cannot be reached"):
+        model.fit(on_dask(tmp_path, data.X), data.T)
+    assert len(calls) == 2
+    assert (model.predict(data.X) == before).all()
+
+
+def test_rows_that_a_cluster_has_lost_are_named():
+    from concurrent.futures import CancelledError
+
+    from gorelm.backends.dask.source import naming_lost_cluster
+
+    for error in (
+        CancelledError("lost dependencies"),
+        ConnectionError("no route"),
+        TimeoutError("late"),
+    ):
+        with (
+            pytest.raises(RuntimeError, match=f"cannot be reached.*{error}"),
+            naming_lost_cluster(),
+        ):
+            raise error
+    with pytest.raises(FileNotFoundError), naming_lost_cluster():  # of a partition
+        raise FileNotFoundError
+
+
+@pytest.fixture
+def torch_fit():
+    """The module of fits on a device."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from gorelm.backends.torch import fit
+
+    return fit
+
+
+def full(*_, **__):
+    import torch
+
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore")
+
+
+@pytest.mark.parametrize("name", ["plain", "search"])
+def test_a_device_without_room_for_hidden_outputs_makes_them_in_blocks(
+    name, data, monkeypatch, torch_fit
+):
+    expected = models()[name].set_params(device="cpu").fit(data.X, data.T)
+    monkeypatch.setattr(torch_fit, "held", full)
+    model = models()[name].set_params(device="cpu").fit(data.X, data.T)
+    assert_allclose(model.coef_, expected.coef_, rtol=1e-6, atol=1e-9)
+    monkeypatch.setattr(torch_fit, "_blocks", full)
+    before = model.coef_
+    with pytest.raises(MemoryError, match=r"20.00 GiB.*fewer nodes or float32.*without device"):
+        model.fit(data.X, data.T)
+    assert model.coef_ is before
+    monkeypatch.setattr(torch_fit, "_outputs", full)
+    with pytest.raises(MemoryError, match="fewer nodes"):
+        model.predict(on_device(None, data.X))
+
+
+def test_a_device_with_little_room_takes_smaller_blocks(data, monkeypatch, torch_fit):
+    from gorelm.backends.torch import inputs as torch_inputs
+
+    expected = models()["robust"].set_params(device="cpu").fit(data.X, data.T)
+    plain, sizes = torch_inputs.DeviceOutputs.__call__, []
+
+    def limited(self, x):
+        sizes.append(len(x))
+        return plain(self, x) if len(x) <= room else full()
+
+    monkeypatch.setattr(torch_inputs.DeviceOutputs, "__call__", limited)
+    monkeypatch.setattr(torch_inputs, "LEAST_ROWS", 10)
+    room = 50
+    model = models()["robust"].set_params(device="cpu").fit(data.X, data.T)
+    assert max(sizes) > room
+    assert_allclose(model.predict(data.X), expected.predict(data.X), rtol=1e-6, atol=1e-6)
+    room, before = 5, model.members_
+    with pytest.raises(MemoryError, match="fewer nodes"):
+        model.fit(data.X, data.T)
+    assert model.members_ is before
+    monkeypatch.setattr(torch_inputs, "checked", full)
+    with pytest.raises(MemoryError, match="fewer nodes"):
+        model.fit(data.X, data.T)

@@ -24,7 +24,9 @@ from gorelm.stream import ParquetTable, RowBlocks
 def here(values: Any) -> Any:
     """Return what is in memory already as it is, and tensors and dask collections as arrays."""
     if is_dask(values):
-        return values.compute()
+        from gorelm.backends.dask.source import computed
+
+        return computed(values)
     if is_tensor(values):
         return values.get() if hasattr(values, "get") else values.detach().cpu().numpy()
     return values

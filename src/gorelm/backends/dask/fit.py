@@ -17,7 +17,7 @@ from gorelm.backends import BatchModel, FittedModel
 from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import Description
 from gorelm.backends.dask.rows import DaskRows
-from gorelm.backends.dask.source import DaskSource, Partitioned
+from gorelm.backends.dask.source import DaskSource, Partitioned, same_columns
 from gorelm.backends.dask.workers import Options
 from gorelm.estimators._prepare import require_same_inputs, require_targets
 
@@ -91,7 +91,7 @@ def predict(model: FittedModel, X: dask.array.Array) -> dask.array.Array:
     names = [str(name) for name in X.columns] if hasattr(X, "columns") else None
     require_same_inputs(model, int(X.shape[1]) if names is None else len(names), names)
     if hasattr(X, "to_dask_array"):
-        X = X.to_dask_array()
+        X = same_columns(X).to_dask_array()
     X = X.rechunk({1: -1})
     n_targets = len(model._target_scaling.centre)
     predict = partial(X.map_blocks, _predicted, _without_results(model), dtype=np.float64)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     InMemory: TypeAlias = npt.NDArray[np.generic] | pd.DataFrame | pd.Series
     Part: TypeAlias = Delayed | InMemory | None
 
+# Errors of distributed's, which need not be installed.
+_LOST = ("ClosedClientError", "CommClosedError")
 _PAUSED = 0.5  # seconds after which sending rows to a paused worker raises TimeoutError
 
 
@@ -142,7 +147,46 @@ def delayed_parts(X: da.Array | dd.DataFrame | Partitioned) -> list[Part]:
     """Return the partitions of inputs, in their order."""
     if isinstance(X, Partitioned):
         return _sliced(X.values, X.ends)
-    return _delayed(X.rechunk({1: -1}) if hasattr(X, "chunks") else X)
+    return _delayed(X.rechunk({1: -1}) if hasattr(X, "chunks") else same_columns(X))
+
+
+def same_columns(X: dd.DataFrame) -> dd.DataFrame:
+    """Return a dataframe whose partitions raise unless they have its columns, in its order."""
+    names = list(X.columns)
+    return X.map_partitions(_require_columns, names, meta=X._meta, enforce_metadata=False)
+
+
+def _require_columns(
+    part: pd.DataFrame, names: list[object], partition_info: dict[str, int] | None = None
+) -> pd.DataFrame:
+    if list(part.columns) != names:
+        number = f" {partition_info['number']}" if partition_info else ""
+        raise ValueError(
+            f"partition{number} of X has the columns {list(part.columns)}, and not {names}: all "
+            "partitions must have the same columns in the same order"
+        )
+    return part
+
+
+@contextmanager
+def naming_lost_cluster() -> Iterator[None]:
+    """Say so when the scheduler of a cluster, or what its workers held, is gone."""
+    try:
+        yield
+    except Exception as error:
+        lost = isinstance(error, CancelledError | ConnectionError | TimeoutError)
+        if not lost and type(error).__name__ not in _LOST:
+            raise
+        raise RuntimeError(
+            f"the cluster's scheduler cannot be reached, or has lost the rows ({error}); connect "
+            "a new client and fit again"
+        ) from error
+
+
+def computed(values: Any) -> Any:
+    """Return what a collection holds, in memory."""
+    with naming_lost_cluster():
+        return values.compute()
 
 
 def _delayed(collection: Collection) -> list[Part]:
@@ -181,9 +225,10 @@ def _aligned(
 def lengths_of(X: Collection) -> list[int]:
     """Return the numbers of rows of the partitions."""
     if hasattr(X, "columns"):
-        return [int(length) for length in X.map_partitions(len).compute()]
+        return [int(length) for length in computed(X.map_partitions(len))]
     if np.isnan(X.shape[0]):
-        X = X.copy().compute_chunk_sizes()
+        with naming_lost_cluster():
+            X = X.copy().compute_chunk_sizes()
     return [int(length) for length in X.chunks[0]]
 
 
@@ -208,7 +253,7 @@ def as_blocks(X: Collection) -> RowBlocks:
         raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
     names, n_columns = names_of(X), len(X.columns) if hasattr(X, "columns") else int(X.shape[1])
     parts: list[Any] = delayed_parts(X)
-    return RowBlocks(lambda: (p.compute() for p in parts), sum(lengths_of(X)), n_columns, names)
+    return RowBlocks(lambda: (computed(p) for p in parts), sum(lengths_of(X)), n_columns, names)
 
 
 def _rows_of(

@@ -292,6 +292,7 @@ def test_updates_from_every_owner_are_those_of_arrays(owner, name, data, tmp_pat
         assert_allclose(found.outlier_scores_, expected.outlier_scores_, rtol=1e-6, atol=1e-9)
         assert (found.outlier_mask_ == expected.outlier_mask_).all()
     assert found.n_samples_seen_ == expected.n_samples_seen_
+    assert found.n_features_in_ == data.X.shape[1]
     size = np.abs(expected.predict(data.X)).max()
     given = OWNERS[owner](tmp_path, data.X)
     assert_allclose(here(found.predict(given)), expected.predict(data.X), rtol=0, atol=1e-6 * size)
@@ -335,6 +336,27 @@ def test_rows_are_selected_where_they_are(owner, data, tmp_path):
 def test_rows_of_blocks_must_be_in_order(rows, data, tmp_path):
     with pytest.raises(ValueError, match="increasing"):
         uneven(data.X).take(np.array(rows))
+
+
+def test_dask_frames_of_files_keep_their_partitions(data, tmp_path):
+    """Of few columns, dask may read several files as one partition, but not for us."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    dd = pytest.importorskip("dask.dataframe", reason="dask is not installed")
+    names = [f"x{j}" for j in range(40)]
+    wide = np.tile(data.X, (1, 40))[:, :40]
+    frame = pandas.DataFrame(wide, columns=names)
+    dd.from_pandas(frame, npartitions=6).to_parquet(tmp_path / "rows")
+    X = dd.read_parquet(tmp_path / "rows")[names[:3]]
+    rows = np.arange(0, N_ROWS, 7)
+    assert (here(select(X, rows)) == frame[names[:3]].iloc[rows]).all(axis=None)
+    model = GORELMRegressor(n_hidden=20, random_state=0)
+    expected = model.fit(frame[names[:3]], data.T).predict(frame[names[:3]])
+    found = model.fit(X, data.T).predict(X).compute()
+    assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+    unknown = X.to_dask_array()
+    assert np.isnan(unknown.shape[0])
+    assert (select(unknown, rows).compute() == wide[rows, :3]).all()
 
 
 def test_rows_of_a_dask_collection_must_be_in_order(data, tmp_path):

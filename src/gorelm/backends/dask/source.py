@@ -58,6 +58,42 @@ class Partitioned:
         return np.array(self.values, dtype=dtype, copy=copy)
 
 
+class SomeRows:
+    """Some rows of a dask dataframe, in its partitions: what this package uses of a dataframe.
+
+    (``dask.dataframe.from_delayed`` would make one that cannot be taken apart again: with dask
+    2026.8 its keys form a cycle.)
+    """
+
+    ndim = 2
+
+    def __init__(self, X: Any, rows: list[Indices]) -> None:
+        self.columns, self.dtypes, self._rows = X.columns, X.dtypes, rows
+        self._whole = delayed_parts(X)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        return sum(map(len, self._rows)), len(self.columns)
+
+    def to_delayed(self) -> list[Delayed]:
+        """Return the partitions."""
+        import dask
+
+        pick = dask.delayed(_rows_of, pure=False)
+        return [pick(*both) for both in zip(self._whole, self._rows, strict=True)]
+
+    def __dask_graph__(self) -> None:
+        """Return None: only its partitions have a graph."""
+
+    def compute(self) -> pd.DataFrame:
+        """Return the rows in memory."""
+        import dask
+        import pandas as pd
+
+        return pd.concat(dask.compute(*self.to_delayed()))
+
+
 class DaskSource:
     """Inputs, targets and weights of a fit, partition by partition; the partitions are those of X.
 
@@ -143,26 +179,22 @@ def _precision(X: Collection | InMemory) -> np.dtype[np.floating]:
     return np.dtype("f4" if all(dtype == np.float32 for dtype in dtypes.values()) else "f8")
 
 
-def delayed_parts(X: da.Array | dd.DataFrame | Partitioned) -> list[Part]:
+def delayed_parts(X: Any) -> list[Part]:
     """Return the partitions of inputs, in their order."""
     if isinstance(X, Partitioned):
         return _sliced(X.values, X.ends)
-    return _delayed(X.rechunk({1: -1}) if hasattr(X, "chunks") else same_columns(X))
+    if hasattr(X, "chunks"):
+        return _delayed(X.rechunk({1: -1}))
+    import dask
+
+    check, names = dask.delayed(_require_columns, pure=False), list(X.columns)
+    return [check(part, names, number) for number, part in enumerate(_delayed(X))]
 
 
-def same_columns(X: dd.DataFrame) -> dd.DataFrame:
-    """Return a dataframe whose partitions raise unless they have its columns, in its order."""
-    names = list(X.columns)
-    return X.map_partitions(_require_columns, names, meta=X._meta, enforce_metadata=False)
-
-
-def _require_columns(
-    part: pd.DataFrame, names: list[object], partition_info: dict[str, int] | None = None
-) -> pd.DataFrame:
+def _require_columns(part: pd.DataFrame, names: list[object], number: int) -> pd.DataFrame:
     if list(part.columns) != names:
-        number = f" {partition_info['number']}" if partition_info else ""
         raise ValueError(
-            f"partition{number} of X has the columns {list(part.columns)}, and not {names}: all "
+            f"partition {number} of X has the columns {list(part.columns)}, and not {names}: all "
             "partitions must have the same columns in the same order"
         )
     return part
@@ -225,26 +257,34 @@ def _aligned(
 def lengths_of(X: Collection) -> list[int]:
     """Return the numbers of rows of the partitions."""
     if hasattr(X, "columns"):
-        return [int(length) for length in computed(X.map_partitions(len))]
-    if np.isnan(X.shape[0]):
+        import dask
+
+        # Not X.map_partitions(len): where files are read, dask may join partitions for it.
+        lengths = [dask.delayed(len, pure=False)(part) for part in _delayed(X)]
         with naming_lost_cluster():
-            X = X.copy().compute_chunk_sizes()
-    return [int(length) for length in X.chunks[0]]
+            return list(dask.compute(*lengths))
+    return [int(length) for length in _counted(X).chunks[0]]
 
 
-def taken(X: Collection, rows: Indices) -> Collection:
+def _counted(X: da.Array) -> da.Array:
+    """Return an array that knows how many rows its chunks have."""
+    if not np.isnan(X.shape[0]):
+        return X
+    with naming_lost_cluster():
+        return X.copy().compute_chunk_sizes()
+
+
+def taken(X: Any, rows: Indices) -> Collection | SomeRows:
     """Return some rows of a collection, by increasing numbers, in its partitions."""
     if hasattr(X, "chunks"):
-        lengths = lengths_of(X)
-        require_increasing(rows, sum(lengths))
-        if np.isnan(X.shape[0]):
-            X = X.copy().compute_chunk_sizes()
+        X = _counted(X)
+        require_increasing(rows, X.shape[0])
         return X[rows]
     ends = [0, *accumulate(lengths_of(X))]
     require_increasing(rows, ends[-1])
     cuts = np.searchsorted(rows, ends)
     local = [rows[i:j] - start for (i, j), start in zip(pairwise(cuts), ends, strict=False)]
-    return X.map_partitions(_rows_of, local, meta=X._meta, enforce_metadata=False)
+    return SomeRows(X, local)
 
 
 def as_blocks(X: Collection) -> RowBlocks:
@@ -256,7 +296,5 @@ def as_blocks(X: Collection) -> RowBlocks:
     return RowBlocks(lambda: (computed(p) for p in parts), sum(lengths_of(X)), n_columns, names)
 
 
-def _rows_of(
-    part: pd.DataFrame, rows: list[Indices], partition_info: dict[str, int] | None = None
-) -> pd.DataFrame:
-    return part.iloc[rows[partition_info["number"]]] if partition_info else part
+def _rows_of(part: pd.DataFrame, rows: Indices) -> pd.DataFrame:
+    return part.iloc[rows]

@@ -194,12 +194,13 @@ class RowBlocks:
     def from_parquet(
         cls, path: str | os.PathLike[str], targets: list[str], features: list[str] | None = None
     ) -> tuple[RowBlocks, Array]:
-        """Return the inputs of a Parquet file in blocks, and its targets whole.
+        """Return the inputs of Parquet files in blocks, and their targets whole.
 
         Parameters
         ----------
         path : path-like
-            The file.
+            The file, or the folder: the files in it, whatever their depth, in the order of their
+            names.
         targets : list of str
             Names of the target columns.
         features : list of str, optional
@@ -211,21 +212,26 @@ class RowBlocks:
         y : array of shape (n_samples, n_targets)
         """
         with needs("Parquet files need pyarrow", "data"):
+            import pyarrow
             import pyarrow.parquet as parquet
-        file = parquet.ParquetFile(path)
-        names = file.schema_arrow.names
+        files = _parquet_files(Path(path))
+        schema, n_rows = _described(files)
+        names = schema.names
         features = [n for n in names if n not in targets] if features is None else list(features)
         if unknown := [name for name in [*targets, *features] if name not in names]:
             raise ValueError(f"{path} has no column {unknown[0]!r}; it has {', '.join(names)}")
 
         def read() -> Iterator[Array]:
-            for batch in parquet.ParquetFile(path).iter_batches(BLOCK_ROWS, columns=features):
-                columns = [batch[name].to_numpy(zero_copy_only=False) for name in features]
-                yield np.column_stack(columns)
+            for file in files:
+                for batch in parquet.ParquetFile(file).iter_batches(BLOCK_ROWS, columns=features):
+                    columns = [batch[name].to_numpy(zero_copy_only=False) for name in features]
+                    yield np.column_stack(columns)
 
-        table = file.read(columns=list(targets))
+        table = pyarrow.concat_tables(
+            [parquet.ParquetFile(file).read(columns=list(targets)) for file in files]
+        )
         y = np.column_stack([table[name].to_numpy() for name in targets]).astype(float)
-        return cls(read, file.metadata.num_rows, len(features), list(features)), y
+        return cls(read, n_rows, len(features), list(features)), y
 
 
 class ParquetTable:
@@ -256,15 +262,10 @@ class ParquetTable:
 
     def __init__(self, path: str | os.PathLike[str], columns: list[str] | None = None) -> None:
         with needs("Parquet files need pyarrow and pandas", "data"):
-            import pyarrow.parquet as parquet
+            import pyarrow.parquet  # noqa: F401
         self.path = Path(path)
         self.files = _parquet_files(self.path)
-        found = [parquet.ParquetFile(file) for file in self.files]
-        self._schema = found[0].schema_arrow
-        for file, one in zip(self.files, found, strict=True):
-            if one.schema_arrow.remove_metadata() != self._schema.remove_metadata():
-                raise ValueError(f"{file} and {self.files[0]} disagree on columns or their types")
-        self._n_rows = int(sum(one.metadata.num_rows for one in found))
+        self._schema, self._n_rows = _described(self.files)
         self._taken: Indices | None = None  # rows that count; None: all
         index = (self._schema.pandas_metadata or {}).get("index_columns", [])
         names = [name for name in self._schema.names if name not in index]
@@ -339,6 +340,18 @@ class ParquetTable:
         if self._taken is not None:
             whole = whole.iloc[self._taken].reset_index(drop=True)
         return whole[names]
+
+
+def _described(files: list[Path]) -> tuple[Any, int]:
+    """Return the schema that all files have, and how many rows they have together."""
+    import pyarrow.parquet as parquet
+
+    found = [parquet.ParquetFile(file) for file in files]
+    schema = found[0].schema_arrow
+    for file, one in zip(files, found, strict=True):
+        if one.schema_arrow.remove_metadata() != schema.remove_metadata():
+            raise ValueError(f"{file} and {files[0]} disagree on columns or their types")
+    return schema, int(sum(one.metadata.num_rows for one in found))
 
 
 def _require_columns(block: Any, names: list[str], start: int) -> None:

@@ -138,6 +138,18 @@ def test_hidden_outputs_wider_than_the_rows_are_many(data):
     assert_same_search(search("GOR-ELM", **wide).fit(X, data.T[:300]), expected, data.X[:300], X)
 
 
+def test_arrays_that_dask_workers_fit(data):
+    from gorelm.backends.dask import from_arrays
+
+    expected = search("GOR-ELM", search_rows=150).fit(data.X, data.T)
+    X, y = from_arrays(data.X, data.T, n_partitions=3)
+    assert_same_search(search("GOR-ELM", search_rows=150).fit(X, y), expected, data.X, X)
+    pytest.importorskip("mapie", reason="MAPIE is not installed")
+    ends = conformal(**INTERVALS["searched"]).fit(data.X, data.T).predict_interval(data.X)
+    found = conformal(**INTERVALS["searched"]).fit(X, y).predict_interval(data.X)
+    assert_allclose(found, ends, rtol=0, atol=1e-6 * np.abs(ends).max())
+
+
 def test_a_search_on_a_named_device_and_beyond_the_budget(data):
     expected = search("GOR-ELM", search_rows=150).fit(data.X, data.T)
     small = search("GOR-ELM", search_rows=150, memory_budget=1.0).fit(data.X, data.T)
@@ -503,6 +515,9 @@ def test_a_device_without_room_for_hidden_outputs_makes_them_in_blocks(
     with pytest.raises(MemoryError, match=r"20.00 GiB.*fewer nodes or float32.*without device"):
         model.fit(data.X, data.T)
     assert model.coef_ is before
+    monkeypatch.setattr(torch_fit, "_device", full)
+    with pytest.raises(MemoryError, match="fewer nodes"):
+        model.fit(data.X, data.T)
     monkeypatch.setattr(torch_fit, "_outputs", full)
     with pytest.raises(MemoryError, match="fewer nodes"):
         model.predict(on_device(None, data.X))

@@ -7,7 +7,7 @@ targets and weights in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -92,6 +92,10 @@ def blocks_of(X: Inputs | RowBlocks) -> Iterator[tuple[slice, Inputs]]:
         yield slice(0, X.shape[0]), X
 
 
+def _none_left(rows: Indices) -> Inputs:
+    raise ValueError(f"{len(rows)} rows were to be brought after all that a search needs")
+
+
 class _Searching(Protocol):
     """What reading a table uses of an estimator."""
 
@@ -119,15 +123,20 @@ class Table:
         """Bring all inputs here."""
         return self.shown if self.X is self.shown else self.take(np.arange(len(self.T)))
 
+    def brought(self) -> Table:
+        """Return the table for when no more rows come here: workers need not hold them."""
+        return replace(self, take=_none_left)
+
     @classmethod
     def of(cls, model: _Searching, X: Any, y: object, sample_weight: object) -> Table:
         """Check a table; the model remembers the number and names of its inputs."""
         require_device(model, X)
         if model.device is not None or is_tensor(X):
             with needs(f"{type(model).__name__} on a device needs PyTorch", "torch"):
-                from gorelm.backends.torch.fit import checked
+                from gorelm.backends.torch.fit import checked, naming_lack_of_memory
 
-            there, T, w = checked(model, X, y, sample_weight)
+            with naming_lack_of_memory():
+                there, T, w = checked(model, X, y, sample_weight)
             shown = np.broadcast_to(0.0, tuple(there.shape))
             return cls(there, here(T), here(w), shown, lambda rows: here(select(there, rows)))
         if isinstance(X, RowBlocks):

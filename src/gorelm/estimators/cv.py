@@ -184,7 +184,7 @@ class SearchingELM(PredictsAnywhere, SizedELM):
             raise ValueError("a fold of cv has no row with a positive weight and a known target")
         scale = Scaling.fit(self.target_scaling, T[usable], w[usable]).scale
         rows = sampled(usable, self.search_rows, seed)
-        table = SearchTable.of(given, usable, rows)
+        table, given = SearchTable.of(given, usable, rows), given.brought()
         searched = folds if rows is None else thinned(folds, rows, len(w))
         layers = self._layers()
         candidates = [self._candidate(layer, seed, table) for layer in layers]

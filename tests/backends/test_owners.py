@@ -1,5 +1,8 @@
 """Searches, intervals and online updates give the same results wherever the rows are."""
 
+import os
+import signal
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -466,6 +469,38 @@ def test_a_lost_scheduler_is_named(name, data, tmp_path, monkeypatch):
         model.fit(on_dask(tmp_path, data.X), data.T)
     assert len(calls) == 2
     assert (model.predict(data.X) == before).all()
+
+
+@pytest.mark.slow
+def test_dask_workers_that_are_killed_change_no_search(
+    data, tmp_path, monkeypatch, client_of_processes
+):
+    from gorelm.backends.dask import inputs as dask_inputs
+    from gorelm.backends.dask.coordinator import Coordinator
+
+    expected = search("GOR-ELM", search_rows=150).fit(data.X, data.T)
+    results, call, calls = dask_inputs._results, Coordinator.call, []
+
+    def kill(at):
+        calls.append(at)
+        if len(calls) in (2, 15, 40):
+            os.kill(list(client_of_processes.run(os.getpid).values())[-1], signal.SIGKILL)
+
+    def killing_results(client, tasks):
+        kill("sample")
+        return results(client, tasks)
+
+    def killing_call(self, method, *args, **options):
+        kill(method)
+        return call(self, method, *args, **options)
+
+    monkeypatch.setattr(dask_inputs, "_results", killing_results)
+    monkeypatch.setattr(Coordinator, "call", killing_call)
+    X = on_dask(tmp_path, data.X)
+    found = search("GOR-ELM", search_rows=150).fit(X, data.T)
+    assert calls[1] == "sample"
+    assert len(calls) > 40
+    assert_same_search(found, expected, data.X, X)
 
 
 def test_rows_that_a_cluster_has_lost_are_named():

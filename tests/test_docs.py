@@ -234,6 +234,40 @@ def test_the_methods_have_the_numbers_of_the_code():
         assert f"{row} - {cells}" in text
 
 
+def test_the_figures_of_peers_are_those_of_their_runs():
+    printed = subprocess.run(
+        [
+            *(sys.executable, ROOT / "benchmarks" / "detection.py", "--table"),
+            *("--results", DOCS / "results" / "detection.jsonl", "--ratios", "0.05,0.2"),
+            *("--kinds", "rows,independent-cells,units"),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    of = {}  # figures by what is wrong, measure and ratio
+    for title, body in re.findall(r"^## (.*)\n\n((?:\|.*\n)+)", printed, flags=re.M):
+        what, ratio = re.match(r"Wrong (\w+), ratio (\S+):", title).groups()
+        for line in body.splitlines():
+            name, *figures = (cell.strip() for cell in line.strip("|").split("|"))
+            of[what, name, ratio] = figures
+    text = (DOCS / "peers.rst").read_text(encoding="utf-8")
+    names = {
+        "average precision, whole rows": "average precision, rows",
+        "average precision, single cells": "average precision, independent-cells",
+        "average precision, wrong units": "average precision, units",
+        "precision of the flags": "precision of flags, mean",
+        "recall of the flags": "recall of flags, mean",
+    }
+    for what in ("rows", "cells"):
+        shown = text.split(f"Wrong {what}")[1].split("\n\n\n")[0]
+        for label, name in names.items():
+            cells = re.search(rf"\* - {label}\n((?: +- [\d., ]+\n)+)", shown)[1]
+            pairs = re.findall(r"- ([\d.]+), ([\d.]+)", cells)
+            wanted = zip(of[what, name, "0.05"], of[what, name, "0.2"], strict=True)
+            assert pairs == [(f"{float(a):.2f}", f"{float(b):.2f}") for a, b in wanted]
+
+
 def test_commands_exist():
     pytest.importorskip("click")
     from gorelm.cli import main

@@ -70,6 +70,7 @@ html_sidebars = {
     for page in (
         "architecture",
         "changelog",
+        "cli",
         "extend",
         "index",
         "maths",

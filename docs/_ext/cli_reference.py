@@ -57,13 +57,13 @@ class CliReference(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Write the sections."""
-        for path in Path(inspect.getfile(gorelm.cli)).parent.glob("*.py"):
+        for path in (Path(__file__), *Path(inspect.getfile(gorelm.cli)).parent.glob("*.py")):
             self.env.note_dependency(str(path))
         return [_section(entry, self.state.document) for entry in entries(gorelm.cli.main)]
 
 
 def _section(entry: Entry, document: nodes.document) -> nodes.section:
-    section = nodes.section("", nodes.title("", "", nodes.literal("", entry.name)))
+    section = nodes.section("", nodes.title("", entry.name))
     section["names"].append(entry.name)
     document.note_implicit_target(section, section)
     section += _block(entry.usage, "text")

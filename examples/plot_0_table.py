@@ -60,7 +60,7 @@ plt.show()
 
 # %%
 # :func:`gorelm.clean` drops the wrong rows and blanks the single wrong cells. The log has every
-# change, and leads back to the table.
+# change, and restores the table.
 
 cleaned = gorelm.clean(table, targets)
 print(len(table), "rows before,", len(cleaned.table), "after;", len(cleaned.log), "changes")

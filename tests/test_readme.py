@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from test_docs import assert_prints, run_session
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -40,6 +42,21 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     exec(files, names)
     assert (names["model"].predict(names["data"].X) == before).all()
     assert (tmp_path / "model.onnx").stat().st_size > 10_000
+
+
+def test_sessions_and_commands_print_what_they_show(monkeypatch):
+    testing = pytest.importorskip("click.testing")
+    pytest.importorskip("pandas")
+    from gorelm.cli import main
+
+    monkeypatch.chdir(ROOT)
+    (session,) = blocks("pycon")
+    run_session(session, {}, "README.md", 1)
+    command, shown = re.search(
+        r"```console\n(gorelm outliers .*)\n```\n\n```text\n(.*?)```", README, flags=re.S
+    ).groups()
+    result = testing.CliRunner().invoke(main, command.split()[1:])
+    assert_prints(shown, result.stdout, "README.md")
 
 
 def test_demo_prints_what_the_readme_says(tmp_path):

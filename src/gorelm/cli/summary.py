@@ -205,7 +205,8 @@ def _headline(
     fate = (
         " Clearly apart from the others, and left out of the training."
         if model.contaminated_
-        else " Isolated outliers: all rows stayed in the training, without values that are far off."
+        else " Isolated outliers: the model was trained on all rows, without values off by more "
+        "than ten spreads."
     )
     share = _share(len(flagged) / n_rows)
     fate *= bool(kinds.isin(["row", "cell"]).any())

@@ -328,8 +328,8 @@ def settings(fit: Fit) -> list[tuple[str, str]]:
         flagged = int(fit.rows.flagged.sum())
         cells = int((fit.wrong & ~fit.rows.flagged[:, None]).sum())
         of_cells = f", {cells:,} cells of other rows are flagged" if cells else ""
-        two = f"in two groups: {flagged:,} rows were set aside{of_cells}"
-        one = f"in one group: no row was set aside{of_cells}"
+        two = f"in two groups: {flagged:,} rows were excluded from the training{of_cells}"
+        one = f"in one group: no row was excluded from the training{of_cells}"
         facts.append(("Errors", two if attribute(fit.model, "contaminated_") else one))
     if attribute(fit.model, "stopped_by_") is not None:
         facts.append(("Growth stopped by", str(attribute(fit.model, "stopped_by_"))))

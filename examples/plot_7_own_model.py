@@ -31,8 +31,8 @@ models = {
 }
 
 # %%
-# Each fold screens its own training rows. The errors are those of the correct flats, which are known
-# because the table is made up: relative RMSE, 0 is perfect, 1 is no better than the mean.
+# Each fold screens its own training rows. The errors are those of the correct flats, which are
+# known because the table is made up: relative RMSE, 0 is perfect, 1 is no better than the mean.
 
 correct = ~table.index.isin(pd.read_csv(folder / "flats-errors.csv")["flat"])
 folds = KFold(3, shuffle=True, random_state=0)

@@ -339,7 +339,7 @@ def _mean_over_folds(
 @document
 @parameters
 class GORELMRegressorCV(SearchingELM):
-    r"""GOR-ELM whose penalty (and layer) is chosen by cross-validation that outliers cannot rule.
+    r"""GOR-ELM; penalty and layer are chosen by cross-validation with an outlier-resistant score.
 
     Each fold solves the whole grid as one path (:func:`gorelm.path.gorelm_path`); the score of a
     validation row is the norm of its error, not its square (:mod:`gorelm.selection`).

@@ -22,6 +22,9 @@ IForest, ECOD, KNN   PyOD's, on inputs and targets together, standardised; rows 
                      share of rows that the package takes by default, a tenth
 ForestResiduals      out-of-fold errors of a random forest of all targets, in units of each target's
                      median error; flags beyond the outer fence of Tukey's boxplot
+XGBoost              the same with XGBoost (absolute errors, its other defaults)
+RLM                  statsmodels' robust linear model (Tukey's bisquare), target by target, on all
+                     rows: residuals in units of its scale; flags beyond 3
 DDC, CellMCD         robpy's, on inputs and targets together; only with `--robpy`
 
 A detector of cells scores a row by its worst cell, and flags it if it flags a cell. robpy's do not
@@ -65,6 +68,7 @@ OURS = "RobustELM"
 INPUTS = "inputs"  # the kind that makes inputs wrong, not targets
 MOST_ROWS = 1500
 TREES, FOLDS = 100, 5
+FAR = 3.0  # residuals of a robust linear model, in scales
 WIDE = [0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5]
 
 Array = np.ndarray
@@ -137,12 +141,31 @@ def forest(seed: int) -> RandomForestRegressor:
     return RandomForestRegressor(TREES, random_state=seed)
 
 
-def forest_residuals(X: Array, T: Array, inputs: bool, seed: int) -> Verdict:
-    folds = KFold(FOLDS, shuffle=True, random_state=seed)
-    y = T if T.shape[1] > 1 else T[:, 0]
-    off = np.abs(T - cross_val_predict(forest(seed), X, y, cv=folds).reshape(T.shape))
-    q1, q3 = np.quantile(off, [0.25, 0.75], axis=0)
-    return by_cells(in_usual_errors(off), off > q3 + 3 * (q3 - q1))
+def xgboost(seed: int) -> Any:
+    from xgboost import XGBRegressor
+
+    return XGBRegressor(objective="reg:absoluteerror", random_state=seed, n_jobs=1)
+
+
+def residuals(make: Callable[[int], Any]) -> Callable:
+    def judge(X: Array, T: Array, inputs: bool, seed: int) -> Verdict:
+        folds = KFold(FOLDS, shuffle=True, random_state=seed)
+        y = T if T.shape[1] > 1 else T[:, 0]
+        off = np.abs(T - cross_val_predict(make(seed), X, y, cv=folds).reshape(T.shape))
+        q1, q3 = np.quantile(off, [0.25, 0.75], axis=0)
+        return by_cells(in_usual_errors(off), off > q3 + 3 * (q3 - q1))
+
+    return judge
+
+
+def robust_linear(X: Array, T: Array, inputs: bool, seed: int) -> Verdict:
+    import statsmodels.api as sm
+
+    design = sm.add_constant(StandardScaler().fit_transform(X), has_constant="add")
+    fits = [sm.RLM(t, design, M=sm.robust.norms.TukeyBiweight()).fit() for t in T.T]
+    # a scale of 0 means that the model interpolates more than half of the rows
+    off = np.column_stack([np.abs(f.resid) / (f.scale or 1.0) for f in fits])
+    return by_cells(off, off > FAR)
 
 
 def pyod(name: str) -> Callable:
@@ -182,7 +205,9 @@ METHODS: dict[str, Callable] = {
     "CleanLearning, wide": clean_learning(lightgbm, WIDE),
     "CleanForest": clean_learning(forest),
     "CleanForest, wide": clean_learning(forest, WIDE),
-    "ForestResiduals": forest_residuals,
+    "ForestResiduals": residuals(forest),
+    "XGBoost": residuals(xgboost),
+    "RLM": robust_linear,
     "IForest": pyod("IForest"),
     "ECOD": pyod("ECOD"),
     "KNN": pyod("KNN"),

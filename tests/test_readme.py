@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.pages import blocks as blocks_of_page
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -40,6 +42,16 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     exec(files, names)
     assert (names["model"].predict(names["data"].X) == before).all()
     assert (tmp_path / "model.onnx").stat().st_size > 10_000
+
+
+def test_the_table_is_that_of_the_home_page():
+    """Its command, output and session, which tests/test_docs.py runs there."""
+    page = (ROOT / "docs" / "index.rst").read_text(encoding="utf-8")
+    home = {code for _, code, _ in blocks_of_page(page)}
+    (session,) = blocks("pycon")
+    (command,) = (code for code in blocks("console") if "flats.csv" in code)
+    (shown,) = (code for code in blocks("text") if "flats.csv" in code)
+    assert {session, command, shown} <= home
 
 
 @pytest.mark.slow

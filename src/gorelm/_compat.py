@@ -51,7 +51,7 @@ def in_cross_validation() -> bool:
     """Whether a function of scikit-learn's that fits and scores folds is among the callers."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
-        if frame.f_globals["__name__"] == "sklearn.model_selection._validation":
+        if frame.f_globals.get("__name__") == "sklearn.model_selection._validation":
             return True
         frame = frame.f_back
     return False

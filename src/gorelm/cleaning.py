@@ -1,4 +1,4 @@
-"""From a table with wrong rows and cells to one without, with a log that leads back.
+"""From a table with wrong rows and cells to one without, with a log to undo the changes.
 
 :func:`clean` finds what is wrong in a frame and takes it out. Its steps, for decisions of your own:
 :func:`plan` says what should change, :func:`apply` changes a frame, :func:`restore` undoes it, and
@@ -82,7 +82,7 @@ def clean(
         Names of the inputs. By default all columns that are no targets.
     rows : {"drop", "keep"}, default="drop"
         What becomes of wrong rows. Rows of which only some cells are wrong are never dropped, nor
-        are duplicates, of which nobody knows which one is wrong.
+        are duplicates, of which it is not known which one is wrong.
     cells : {"blank", "expected", "keep"}, default="blank"
         What becomes of wrong target cells in rows that stay. "expected" takes what models that did
         not see the row expect, with as many decimals as the column has.
@@ -190,7 +190,19 @@ def _worst(one: pandas.Series, names: Names, targets: Iterable[str]) -> list[str
 
 def _why(one: pandas.Series, names: Names, target: str) -> str:
     given, expected = one[target], one[names.expected(target)]
-    return f"{target} {given:.6g}, expected {expected:.6g}"
+    digits = digits_apart(given, expected)
+    shown = f"{expected:.{digits}g}"
+    if 1e-4 <= abs(expected) < 1e8:  # as people write it
+        shown = np.format_float_positional(expected, digits, fractional=False, trim="-")
+    return f"{target} {given:.6g}, expected {shown}"
+
+
+def digits_apart(given: float, expected: float) -> int:
+    """Return how many digits of what was expected show that it is not what was given."""
+    size, gap = abs(expected), abs(given - expected)
+    if not 0 < gap < size < np.inf:
+        return 4
+    return int(np.clip(np.log10(size / gap) + 2, 4, 8))
 
 
 # -- frames --------------------------------------------------------------------------------------
@@ -436,7 +448,7 @@ def restore_file(path: str | os.PathLike[str], log: pandas.DataFrame) -> bytes |
         raw.rows.insert(change.row, (start, change.old))
     content = raw.content()
     if _sha256(content) != check["old"]:
-        raise ValueError("the log does not lead back to the table; was it changed?")
+        raise ValueError("the log does not belong to this table; was one of them changed?")
     return content
 
 

@@ -30,7 +30,6 @@ from gorelm._compat import (
     RealNotInt,
     StrOptions,
     check_method_params,
-    safe_indexing,
     validate_params,
 )
 from gorelm._extras import needs
@@ -38,8 +37,11 @@ from gorelm._typing import Array, Constraints, Indices, Mask, RandomState
 from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
 from gorelm.estimators import RobustELMRegressor, TableRegressor
 from gorelm.estimators._base import all_or_nothing, parameters, seeded, takes_groups, with_groups
-from gorelm.estimators._prepare import validate_targets
+from gorelm.estimators._elsewhere import here, in_order, is_in_memory, n_rows_of, select
+from gorelm.estimators._owners import is_dask
+from gorelm.estimators._prepare import is_tensor, validate_targets
 from gorelm.estimators._robust.judge import log_sizes
+from gorelm.stream import ParquetTable
 
 if TYPE_CHECKING:
     from mapie.regression import SplitConformalRegressor
@@ -210,7 +212,9 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         Parameters
         ----------
         X : array, sparse matrix or frame of shape (n_samples, n_features)
-            Inputs, as the estimator takes them.
+            Inputs, as the estimator takes them: with an estimator of this library that does, also
+            tensors, :class:`~gorelm.stream.RowBlocks`, a :class:`~gorelm.stream.ParquetTable` or
+            dask collections, whose rows are split where they are.
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Targets.
         groups : array of shape (n_samples,), optional
@@ -234,8 +238,10 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         return self
 
     def _fit(self, X: object, y: object, groups: object, fit_params: dict[str, object]) -> None:
-        T, w = validate_targets(self, X, y, fit_params.get("sample_weight"))
-        X, T = indexable(X, T)
+        if fit_params.get("sample_weight") is not None:
+            fit_params = {**fit_params, "sample_weight": here(fit_params["sample_weight"])}
+        X, shown = _rows_to_select(X)
+        T, w = validate_targets(self, shown, here(y), fit_params.get("sample_weight"))
         check_consistent_length(T, groups)
         rng = check_random_state(self.random_state)
         fitted, held_out = self._split(np.flatnonzero(w > 0), groups, rng)
@@ -246,9 +252,9 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
             model = self._unfitted(rng)
             if takes_groups(model):
                 fit_params = with_groups(fit_params, groups)
-            fit_params = check_method_params(X, fit_params, indices=fitted)
+            fit_params = check_method_params(shown, fit_params, indices=fitted)
             targets = T[fitted, 0] if self._one_target else T[fitted]
-            self.estimator_ = model.fit(safe_indexing(X, fitted), targets, **fit_params)
+            self.estimator_ = model.fit(select(X, fitted), targets, **fit_params)
         errors = self._out_of_fold_errors(T[fitted])
         share = SCALING_SHARE if self._norm is not None else 0.0
         if self.adaptive is not False and errors is None:
@@ -258,13 +264,17 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         if n_scored < _rows_needed(self.confidence_level):  # another level may be asked for later
             message = _needs_more_rows(self.confidence_level, f"{n_scored}")
             warnings.warn(message, UserWarning, stacklevel=3)
-        residuals = T[held_out] - self._predictions(safe_indexing(X, held_out), T.shape[1])
+        predicted = in_order(X, held_out, lambda some: self._predictions(some, T.shape[1]))
+        residuals = T[held_out] - predicted
+        sizes = None
         if self.adaptive is not False:
             # The first of the held-out rows, or the rows that were fitted.
             rows = held_out[:n_scaling] if errors is None else fitted
             errors = residuals[:n_scaling] if errors is None else errors
-            self._learn_sizes(safe_indexing(X, rows), np.abs(errors), rng)
-        self._calibrate(safe_indexing(X, held_out), residuals, n_scaling)
+            order = np.argsort(rows)
+            self._learn_sizes(X, rows[order], np.abs(errors[order]), rng)
+            sizes = in_order(X, held_out, self._sizes)
+        self._calibrate(residuals, n_scaling, sizes)
         self.calibration_rows_ = held_out
 
     def _out_of_fold_errors(self, T: Array) -> Array | None:
@@ -275,16 +285,16 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         predicted = np.asarray(predicted, dtype=np.float64).reshape(len(predicted), -1)
         return None if predicted.shape != T.shape else T - predicted
 
-    def _learn_sizes(self, X: object, sizes: Array, rng: np.random.RandomState) -> None:
-        """Fit what predicts the sizes of errors."""
+    def _learn_sizes(
+        self, X: object, rows: Indices, sizes: Array, rng: np.random.RandomState
+    ) -> None:
+        """Fit what predicts the sizes of errors, to those of some rows."""
         logs = np.log(sizes + SMALL_ERROR * _units(sizes))
         self._log_sizes = np.nanmin(logs, axis=0), np.nanmax(logs, axis=0)
-        default = TableRegressor(effort="fast", target_transform=None)  # takes unknown targets
-        model = seeded(default if self.adaptive is True else clone(self.adaptive), rng)
+        model = seeded(_of_sizes(X) if self.adaptive is True else clone(self.adaptive), rng)
         unknown = np.isnan(logs)
-        unfit = unknown.all(axis=1) if self.adaptive is True else unknown.any(axis=1)
-        rows = np.flatnonzero(~unfit)
-        X, logs = safe_indexing(X, rows), logs[rows]
+        fit = ~(unknown.all(axis=1) if self.adaptive is True else unknown.any(axis=1))
+        X, logs = select(X, rows[fit]), logs[fit]
         self.sizes_ = model.fit(X, logs[:, 0] if logs.shape[1] == 1 else logs)
         levels = np.arange(1, GROUPS[0]) / GROUPS[0]
         keys = self._group_keys(self._sizes(X))
@@ -293,7 +303,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     def _sizes(self, X: object) -> Array:
         """Return the expected sizes of rows' errors, (n, m)."""
         low, high = self._log_sizes
-        logs = np.asarray(self.sizes_.predict(X), dtype=np.float64)
+        logs = np.asarray(here(self.sizes_.predict(X)), dtype=np.float64)
         return np.exp(np.clip(logs.reshape(len(logs), -1), low, high))
 
     def _group_keys(self, sizes: Array) -> Array:
@@ -348,9 +358,9 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         model = RobustELMRegressor() if self.estimator is None else clone(self.estimator)
         return seeded(model, rng)
 
-    def _calibrate(self, X: object, residuals: Array, n_scaling: int) -> None:
-        if self.adaptive is not False:
-            sizes = self._sizes(X)
+    def _calibrate(self, residuals: Array, n_scaling: int, sizes: Array | None) -> None:
+        """Take the scores of held-out rows, over the expected `sizes` of their errors if given."""
+        if sizes is not None:
             self._calibration_keys = self._group_keys(sizes)[n_scaling:]
             residuals = residuals / sizes
         unclean = _corrupt_rows(residuals) if self.clean else np.zeros(len(residuals), dtype=bool)
@@ -364,7 +374,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
 
     def _predictions(self, X: object, n_targets: int) -> Array:
         """Return predictions as a matrix; raises if they do not fit the targets."""
-        predicted = np.asarray(self.estimator_.predict(X), dtype=np.float64)
+        predicted = np.asarray(here(self.estimator_.predict(X)), dtype=np.float64)
         predicted = predicted.reshape(len(predicted), -1)
         if predicted.shape[1] != n_targets:
             raise ValueError(
@@ -394,9 +404,11 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         Returns
         -------
         y : array of shape (n_samples,) or (n_samples, n_targets)
+            Of tensors and dask collections, what the estimator makes of them.
         """
         check_is_fitted(self)
-        return np.asarray(self.estimator_.predict(X))
+        predicted: Array = self.estimator_.predict(X)
+        return predicted if is_tensor(X) or is_dask(X) else np.asarray(predicted)
 
     def predict_interval(self, X: object, confidence_level: float | None = None) -> Array:
         """Predict intervals of the targets of new rows.
@@ -421,7 +433,7 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         half = self._half_widths(confidence_level)
-        y = self.predict(X)
+        y = np.asarray(here(self.predict(X)))
         if self.adaptive is not False:
             sizes = self._sizes(X)
             half = (self.scale_ * sizes * self._row_radii(sizes, confidence_level)).reshape(y.shape)
@@ -446,8 +458,9 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self)
         radii = self._radii(confidence_level)
-        T = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        X, T = indexable(X, T)
+        T = check_array(here(y), ensure_2d=False, dtype=np.float64, input_name="y")
+        X, shown = _rows_to_select(X)
+        check_consistent_length(shown, T)
         rows = T.reshape(len(T), -1)
         residuals = rows - self._predictions(X, rows.shape[1])
         if self.adaptive is not False:
@@ -529,6 +542,21 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         inner = get_tags(RobustELMRegressor() if self.estimator is None else self.estimator)
         tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
         return tags
+
+
+def _rows_to_select(X: object) -> tuple[object, object]:
+    """Return X such that rows can be selected, and what shows scikit-learn how many there are."""
+    if is_in_memory(X):
+        (X,) = indexable(X)
+        return X, X
+    return X, np.broadcast_to(0.0, (n_rows_of(X), 1))
+
+
+def _of_sizes(X: object) -> BaseEstimator:
+    """Return what learns the sizes of errors by default; it takes unknown targets."""
+    if is_in_memory(X) or isinstance(X, ParquetTable):
+        return TableRegressor(effort="fast", target_transform=None)
+    return RobustELMRegressor(effort="fast", missing_targets="ignore")  # of numbers, the same
 
 
 def _corrupt_rows(residuals: Array) -> Mask:

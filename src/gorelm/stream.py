@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 from gorelm._extras import needs
-from gorelm._typing import Array, Inputs
+from gorelm._typing import Array, Indices, Inputs
 
 if TYPE_CHECKING:
     import pandas
@@ -92,6 +93,8 @@ class RowBlocks:
             )
 
     def _checked(self, given: npt.ArrayLike, start: int) -> Array:
+        if self.feature_names is not None and hasattr(given, "columns"):
+            _require_columns(given, self.feature_names, start)
         # A copy: threads may still use these rows when the next ones are read.
         block = np.array(given)
         if block.dtype != np.float32:
@@ -105,6 +108,31 @@ class RowBlocks:
             bad = start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
             raise ValueError(f"row {bad} of X has a NaN or an infinite value; impute or remove it")
         return block
+
+    def take(self, rows: Indices) -> RowBlocks:
+        """Return some rows; a pass over them is one over all.
+
+        Parameters
+        ----------
+        rows : array of int
+            Their numbers, in increasing order.
+        """
+        require_increasing(rows, len(self))
+
+        def read() -> Iterator[Array]:
+            done = 0
+            for where, x in self:
+                stop = done + int(np.searchsorted(rows[done:], where.stop))
+                if stop > done:
+                    yield x[rows[done:stop] - where.start]
+                done = stop
+
+        return RowBlocks(read, len(rows), self.shape[1], self.feature_names)
+
+    def whole(self) -> Array:
+        """Return all rows as one array."""
+        parts = [x for _, x in self]
+        return np.concatenate(parts) if parts else np.empty(self.shape)
 
     @classmethod
     def from_array(cls, X: Inputs) -> RowBlocks:
@@ -132,6 +160,7 @@ class RowBlocks:
         blocks : callable or iterable
             A function that returns an iterator over blocks, or something that can be iterated
             over again and again (a list, not a generator). Gone through once here, to count rows.
+            Frames must have the same columns, whose names are those of the inputs.
         """
         if callable(blocks):
             read = blocks
@@ -146,26 +175,32 @@ class RowBlocks:
             def read() -> Blocks:
                 return again
 
-        n_rows, n_features = 0, None
+        n_rows, n_features, names = 0, None, None
         for block in read():
             if np.ndim(block) != 2:
                 raise ValueError(f"block {n_rows} on has {np.ndim(block)} dimensions, not 2")
+            if n_features is None:
+                n_features = np.shape(block)[1]
+                names = list(block.columns) if hasattr(block, "columns") else None
+            elif names is not None and hasattr(block, "columns"):
+                _require_columns(block, names, n_rows)
             n_rows += np.shape(block)[0]
-            n_features = np.shape(block)[1] if n_features is None else n_features
         if n_features is None:
             raise ValueError("there is no block")
-        return cls(read, n_rows, n_features)
+        named = names is not None and all(isinstance(name, str) for name in names)
+        return cls(read, n_rows, n_features, names if named else None)
 
     @classmethod
     def from_parquet(
         cls, path: str | os.PathLike[str], targets: list[str], features: list[str] | None = None
     ) -> tuple[RowBlocks, Array]:
-        """Return the inputs of a Parquet file in blocks, and its targets whole.
+        """Return the inputs of Parquet files in blocks, and their targets whole.
 
         Parameters
         ----------
         path : path-like
-            The file.
+            The file, or the folder: the files in it, whatever their depth, in the order of their
+            names.
         targets : list of str
             Names of the target columns.
         features : list of str, optional
@@ -177,21 +212,26 @@ class RowBlocks:
         y : array of shape (n_samples, n_targets)
         """
         with needs("Parquet files need pyarrow", "data"):
+            import pyarrow
             import pyarrow.parquet as parquet
-        file = parquet.ParquetFile(path)
-        names = file.schema_arrow.names
+        files = _parquet_files(Path(path))
+        schema, n_rows = _described(files)
+        names = schema.names
         features = [n for n in names if n not in targets] if features is None else list(features)
         if unknown := [name for name in [*targets, *features] if name not in names]:
             raise ValueError(f"{path} has no column {unknown[0]!r}; it has {', '.join(names)}")
 
         def read() -> Iterator[Array]:
-            for batch in parquet.ParquetFile(path).iter_batches(BLOCK_ROWS, columns=features):
-                columns = [batch[name].to_numpy(zero_copy_only=False) for name in features]
-                yield np.column_stack(columns)
+            for file in files:
+                for batch in parquet.ParquetFile(file).iter_batches(BLOCK_ROWS, columns=features):
+                    columns = [batch[name].to_numpy(zero_copy_only=False) for name in features]
+                    yield np.column_stack(columns)
 
-        table = file.read(columns=list(targets))
+        table = pyarrow.concat_tables(
+            [parquet.ParquetFile(file).read(columns=list(targets)) for file in files]
+        )
         y = np.column_stack([table[name].to_numpy() for name in targets]).astype(float)
-        return cls(read, file.metadata.num_rows, len(features), list(features)), y
+        return cls(read, n_rows, len(features), list(features)), y
 
 
 class ParquetTable:
@@ -222,15 +262,11 @@ class ParquetTable:
 
     def __init__(self, path: str | os.PathLike[str], columns: list[str] | None = None) -> None:
         with needs("Parquet files need pyarrow and pandas", "data"):
-            import pyarrow.parquet as parquet
+            import pyarrow.parquet  # noqa: F401
         self.path = Path(path)
         self.files = _parquet_files(self.path)
-        found = [parquet.ParquetFile(file) for file in self.files]
-        self._schema = found[0].schema_arrow
-        for file, one in zip(self.files, found, strict=True):
-            if one.schema_arrow.remove_metadata() != self._schema.remove_metadata():
-                raise ValueError(f"{file} and {self.files[0]} disagree on columns or their types")
-        self._n_rows = int(sum(one.metadata.num_rows for one in found))
+        self._schema, self._n_rows = _described(self.files)
+        self._taken: Indices | None = None  # rows that count; None: all
         index = (self._schema.pandas_metadata or {}).get("index_columns", [])
         names = [name for name in self._schema.names if name not in index]
         self.columns = names if columns is None else list(columns)
@@ -240,10 +276,10 @@ class ParquetTable:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return self._n_rows, len(self.columns)
+        return len(self), len(self.columns)
 
     def __len__(self) -> int:
-        return self._n_rows
+        return self._n_rows if self._taken is None else len(self._taken)
 
     @property
     def feature_names(self) -> list[str]:
@@ -252,16 +288,38 @@ class ParquetTable:
 
     def select(self, columns: list[str]) -> ParquetTable:
         """Return the table of some columns."""
-        return ParquetTable(self.path, columns)
+        other = ParquetTable(self.path, columns)
+        other._taken = self._taken
+        return other
+
+    def take(self, rows: Indices) -> ParquetTable:
+        """Return the table of some rows; a pass over them is one over all.
+
+        Parameters
+        ----------
+        rows : array of int
+            Their numbers, in increasing order.
+        """
+        require_increasing(rows, len(self))
+        other = copy(self)
+        other._taken = rows if self._taken is None else self._taken[rows]
+        return other
 
     def frames(self) -> Iterator[pandas.DataFrame]:
         """Go through the rows once, a frame at a time."""
         import pyarrow.parquet as parquet
 
+        start, taken = 0, self._taken
         for file in self.files:
             for batch in parquet.ParquetFile(file).iter_batches(FRAME_ROWS, columns=self.columns):
                 frame: pandas.DataFrame = batch.to_pandas(ignore_metadata=True)
-                yield frame[self.columns]
+                ends = start, start + len(frame)
+                if taken is not None:
+                    first, last = np.searchsorted(taken, ends)
+                    frame = frame.iloc[taken[first:last] - start].reset_index(drop=True)
+                if len(frame):
+                    yield frame[self.columns]
+                start = ends[1]
 
     def frame(self, columns: list[str] | None = None) -> pandas.DataFrame:
         """Return some columns as a frame in memory.
@@ -279,7 +337,37 @@ class ParquetTable:
         whole: pandas.DataFrame = pyarrow.concat_tables(tables).to_pandas(
             ignore_metadata=True, deduplicate_objects=True, split_blocks=True, self_destruct=True
         )
+        if self._taken is not None:
+            whole = whole.iloc[self._taken].reset_index(drop=True)
         return whole[names]
+
+
+def _described(files: list[Path]) -> tuple[Any, int]:
+    """Return the schema that all files have, and how many rows they have together."""
+    import pyarrow.parquet as parquet
+
+    found = [parquet.ParquetFile(file) for file in files]
+    schema = found[0].schema_arrow
+    for file, one in zip(files, found, strict=True):
+        if one.schema_arrow.remove_metadata() != schema.remove_metadata():
+            raise ValueError(f"{file} and {files[0]} disagree on columns or their types")
+    return schema, int(sum(one.metadata.num_rows for one in found))
+
+
+def _require_columns(block: Any, names: list[str], start: int) -> None:
+    if list(block.columns) != names:
+        raise ValueError(
+            f"the block from row {start} on has the columns {list(block.columns)}, and not "
+            f"{names}: all blocks must have the same columns in the same order"
+        )
+
+
+def require_increasing(rows: Indices, n_rows: int) -> None:
+    """Raise unless these are numbers of rows in increasing order, without repeats."""
+    if len(rows) and (rows[0] < 0 or rows[-1] >= n_rows or (np.diff(rows) <= 0).any()):
+        raise ValueError(
+            f"numbers of rows must be increasing, from 0 on, and below {n_rows}, the number of rows"
+        )
 
 
 def _parquet_files(path: Path) -> list[Path]:

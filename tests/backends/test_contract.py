@@ -212,7 +212,7 @@ def steps_in_memory(name, kind, steps):
 @problems
 def test_iterates_are_those_in_memory(owner, name):
     """At a given number of iterations, whatever the owner checks when."""
-    for kind, steps in product(("weighted", "missing"), (2, 13)):
+    for kind, steps in product(("weighted", "missing"), (2, 13, 45)):  # penalties adapt at 40
         found = run(owner, case_of(name, kind), stop="never", max_iter=steps)
         assert_same_iterates(steps_in_memory(name, kind, steps), found, owner)
 

@@ -2,8 +2,7 @@
 
 import os
 import signal
-from functools import cache, partial
-from itertools import pairwise
+from functools import cache
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from gorelm.datasets import make_multitarget
 from gorelm.estimators._robust import search, task
 from gorelm.estimators._robust.layers import Layer
 from gorelm.stream import RowBlocks
+from support.owners import OWNERS, in_parquet, on_dask, on_device, uneven
 
 N_ROWS = 700
 # Of every kind: additive and radial, with few and with all inputs.
@@ -33,56 +33,6 @@ LAYERS = (
 )
 
 
-def uneven(X):
-    """Blocks of 1, 2, 4, ... rows."""
-    starts = np.cumsum([0, *2 ** np.arange(12)])
-    parts = [X[a:b] for a, b in pairwise(starts) if a < len(X)]
-    return RowBlocks.from_blocks(parts)
-
-
-def mapped(folder, X):
-    np.save(folder / "X.npy", X)
-    return RowBlocks.from_array(np.load(folder / "X.npy", mmap_mode="r"))
-
-
-def in_parquet(folder, X):
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    frame = pandas.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])]).assign(y=0.0)
-    frame.to_parquet(folder / "table.parquet", row_group_size=101)
-    return RowBlocks.from_parquet(folder / "table.parquet", ["y"])[0]
-
-
-def on_dask(folder, X):
-    pytest.importorskip("distributed", reason="dask is not installed")
-    import dask.array as da
-
-    return da.from_array(X, chunks=(101, 2))
-
-
-def in_dask_frame(folder, X):
-    pandas = pytest.importorskip("pandas")
-    dd = pytest.importorskip("dask.dataframe", reason="dask is not installed")
-    frame = pandas.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
-    return dd.from_pandas(frame, npartitions=3)
-
-
-def on_device(folder, X, device="cpu"):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return torch.tensor(X, device=device)
-
-
-OWNERS = {
-    "uneven blocks": lambda folder, X: uneven(X),
-    "memory map": mapped,
-    "parquet": in_parquet,
-    "dask": on_dask,
-    "dask frame": in_dask_frame,
-    "torch cpu": on_device,
-    "torch cuda": partial(on_device, device="cuda"),
-}
 CASES = {
     "many rows": {"search_rows": 150},
     "radial": {"search_rows": 150},

@@ -278,7 +278,7 @@ def test_one_bad_cell_in_a_column_of_decimal_commas(few_layers, separator):
     assert "Target 'y': 1 cell is no finite number ('err'); taken as missing." in screen
     assert "Column 'a': 1 cell is no finite number ('err'); taken as missing." in screen
     assert read_table(name)["b"].tolist() == frame["b"].tolist()
-    with pytest.warns(UserWarning, match="'err' among its numbers"):
+    with pytest.warns(UserWarning, match="'err' is not a number"):
         load_table(name, "b")
 
 

@@ -132,7 +132,7 @@ def test_what_was_done_is_said(dirty):
         "Ignored: 'id' (a text of its own in more than half of the rows)",
         "Ignored: 'same' (the same in every row)",
         "'colour' has 3 categories",
-        "'size' (16, marked)",
+        "'size' (16, with an indicator)",
         "Written:",
     ):
         assert sentence in said

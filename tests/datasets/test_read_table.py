@@ -203,7 +203,7 @@ def test_broken_files(tmp_path):
 
 def test_numbers_with_a_stray_word_are_warned_of(tmp_path):
     path = write(tmp_path, "a,b\n1,1\n2,1.5\noops,2\n3,2\n")
-    with pytest.warns(UserWarning, match=r"Column 'a' .*taken for words.*'oops'") as caught:
+    with pytest.warns(UserWarning, match=r"Column 'a' .*read as categories.*'oops'") as caught:
         table = load_table(path, "b")
     assert caught[0].filename == __file__
     assert table.categories == {"a": ["1", "2", "3", "oops"]}

@@ -294,6 +294,24 @@ def test_predictions_are_drawn(fitted):
     assert display.unseen is False
 
 
+def test_flagged_cells_are_marked_in_their_panel(fitted):
+    model = copy.copy(fitted["training"])
+    observed = T.copy()
+    right = np.flatnonzero(~model.outlier_mask_)[:2]
+    observed[right, 1] = 1e6
+    model.cell_mask_ = np.zeros(T.shape, dtype=bool)
+    model.cell_mask_[right, 1] = True
+    display = PredictedObservedDisplay.from_estimator(model, X, observed)
+    n_flagged = int(model.outlier_mask_.sum())
+    for k, more in enumerate((0, 2, 0)):
+        rows, flags, beyond = drawn(display, k)
+        assert len(rows) == len(T) - n_flagged - more
+        assert len(flags) + len(beyond) == n_flagged + more
+    assert display.axes_[1].get_xlim()[1] < 1e4  # the others keep their room
+    with pytest.raises(ValueError, match="flagged has shape"):
+        PredictedObservedDisplay.from_predictions(T, T, flagged=model.cell_mask_[:, :2])
+
+
 def test_out_of_fold_predictions_come_first(fitted):
     model = copy.copy(fitted["training"])
     model.out_of_fold_ = T + 1000.0

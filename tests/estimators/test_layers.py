@@ -33,7 +33,13 @@ def folds_of(cv, n_rows=90):
 
 
 def explicit(part, hidden, lam, train, test, unit=None):
-    """Ridge of the kept training rows by least squares, and its predictions."""
+    """Ridge of the kept training rows by least squares, and its predictions.
+
+    With one penalty, or one of each target.
+    """
+    if np.ndim(lam):
+        each = [explicit(part, hidden, one, train, test, unit)[:, j] for j, one in enumerate(lam)]
+        return np.column_stack(each)
     train = train[part.kept[train]]
     omega = np.sqrt(part.w[train])[:, None]
     H = omega * np.column_stack([hidden.transform(part.X[train]), np.ones(len(train))])
@@ -53,7 +59,7 @@ def test_rows_are_left_out_one_by_one(n_hidden):
     H = np.column_stack([hidden.transform(part.X[kept]), np.ones(len(kept))])
     unit = np.square(np.sqrt(part.w[kept])[:, None] * H).sum()
     for i in every:
-        expected = explicit(part, hidden, trial.lam, every[every != i], np.array([i]), unit)
+        expected = explicit(part, hidden, trial.lams, every[every != i], np.array([i]), unit)
         np.testing.assert_allclose(trial.predicted[[i]], expected, rtol=1e-8, atol=1e-8)
     errors = (trial.predicted - part.T)[kept]
     score = part.w[kept] @ np.square(errors).sum(axis=1) / part.w[kept].sum()
@@ -70,7 +76,7 @@ def test_rows_are_predicted_without_their_fold(cv, n_hidden):
     trial = compare(part, DENSE, hidden, None)
     total, count = np.zeros((90, 2)), np.zeros((90, 1))
     for fold in folds:
-        total[fold.test] += explicit(part, hidden, trial.lam, fold.train, fold.test)
+        total[fold.test] += explicit(part, hidden, trial.lams, fold.train, fold.test)
         count[fold.test] += 1
     tested = count[:, 0] > 0
     expected = total[tested] / count[tested]
@@ -121,7 +127,7 @@ def test_unknown_cells_have_no_error():
     known = np.random.default_rng(0).uniform(size=part.T.shape) < 0.7
     some = replace(part, T=np.where(known, part.T, np.nan))
     predicted = np.zeros((90, 1, 2))
-    expected = part.w @ np.where(known, part.T**2, 0.0).sum(axis=1) / part.w.sum()
+    expected = part.w @ np.where(known, part.T**2, 0.0) / part.w.sum()
     found = some.mean_squares(predicted, np.ones(90, dtype=bool))
     np.testing.assert_allclose(found, [expected])
 
@@ -145,7 +151,7 @@ def test_guided_draws_find_the_inputs_that_matter():
 def test_guides_of_bad_trials_do_not_count():
     part = make_part()
     good = compare(part, SPARSE, SPARSE.draw(30, 0, part.X), None)
-    bad = replace(good, hidden=SPARSE.draw(30, 1, part.X), score=3 * good.score)
+    bad = replace(good, hidden=SPARSE.draw(30, 1, part.X), scores=3 * good.scores)
     alone, both = (pooled_guides(part, some)[2] for some in ([good], [good, bad]))
     np.testing.assert_array_equal(alone.probabilities, both.probabilities)
     assert pooled_guides(part, [compare(part, DENSE, DENSE.draw(5, 0, part.X), None)]) == {}

@@ -24,6 +24,7 @@ from gorelm.diagnostics import split_in_two
 from gorelm.estimators import robust
 from gorelm.estimators._robust import judge, members, screen, search
 from gorelm.estimators._robust.cells import JudgedCells
+from gorelm.estimators._robust.layers import PATH
 from gorelm.estimators._robust.task import EFFORTS, RobustTask
 from gorelm.metrics import arrmse
 
@@ -148,8 +149,9 @@ def test_flagged_rows_had_no_part_in_the_fit(seeds, monkeypatch):
         data = make_data(80, ratio, kind, seed)
         model = make(n_hidden=15, n_members=1, random_state=seed).fit(data.X, data.T)
         stayed = ~model.outlier_mask_ if model.contaminated_ else np.full(80, True)
-        assert rows.pop() == stayed.sum()
-        assert not rows
+        assert rows == [stayed.sum()] * len(model.members_)
+        assert len(rows) <= 2
+        rows.clear()
         contaminated.add(model.contaminated_)
     assert contaminated == {True, False}
 
@@ -181,26 +183,33 @@ def test_scores_are_out_of_fold():
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3])
-def test_every_row_is_predicted_by_members_that_did_not_see_it(ratio):
-    """Explicit fits without the row, with the members' layers and penalties."""
-    data = make_multitarget(60, 5, 3, noise=0.3, outlier_ratio=ratio, random_state=0)
+def test_every_row_is_predicted_by_members_that_did_not_see_it(ratio, monkeypatch):
+    """Explicit fits without the row, with the members' layers, penalties and shares."""
+    data, found = make_multitarget(60, 5, 3, noise=0.3, outlier_ratio=ratio, random_state=0), []
+
+    def noted(task, screened, refined):
+        found.append(refined.members)
+        return members.fit_members(task, screened, refined)
+
+    monkeypatch.setattr(robust, "fit_members", noted)
     model = make(n_hidden=40, n_members=3).fit(data.X, data.T)
     stayed = ~model.outlier_mask_ if model.contaminated_ else np.full(60, True)
     assert model.contaminated_ is (ratio > 0)
     X = np.clip(model._input_scaling.dense(data.X), -10, 10)
     T = model._target_scaling.dense(data.T)
     expected = np.zeros_like(T)
-    for member in model.members_:
-        H = np.column_stack([member.hidden_outputs(X), np.ones(60)])
-        # A least-squares problem, as the normal equations would lose digits.
-        penalty = np.eye(H.shape[1]) / np.sqrt(member.C)
-        for i in range(60):
+    (ensemble,) = found
+    for trial, share in zip(ensemble.trials, ensemble.shares, strict=True):
+        H = np.column_stack([trial.hidden.transform(X), np.ones(60)])
+        for i, j in product(range(60), range(3)):
             others = stayed & (np.arange(60) != i)
-            rows, targets = np.r_[H[others], penalty], np.r_[T[others], 0 * penalty[:, :3]]
-            coef = np.linalg.lstsq(rows, targets)[0]
-            expected[i] += H[i] @ coef / len(model.members_)
-    found = model._target_scaling.dense(model.out_of_fold_)
-    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+            # A least-squares problem, as the normal equations would lose digits.
+            penalty = np.eye(H.shape[1]) * np.sqrt(PATH[trial.lams[j]] * np.sum(H[stayed] ** 2))
+            rows, target = np.r_[H[others], penalty], np.r_[T[others, j], np.zeros(len(penalty))]
+            expected[i, j] += share[j] * (H[i] @ np.linalg.lstsq(rows, target)[0])
+    np.testing.assert_allclose(ensemble.shares.sum(axis=0), 1.0)
+    predicted = model._target_scaling.dense(model.out_of_fold_)
+    np.testing.assert_allclose(predicted, expected, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("ratio", [pytest.param(0.0, marks=slow), 0.3])
@@ -510,7 +519,7 @@ def test_effort(effort):
     X, T = data.X[:180], data.T[:180]
     model = RobustELMRegressor(effort=effort, random_state=0).fit(X, T)
     plain = RobustELMRegressor(random_state=0).fit(X, T)
-    assert len(model.members_) <= EFFORTS[effort].n_members
+    assert len(model.members_) <= 2 * EFFORTS[effort].n_members
     nodes = [max(member.n_hidden for member in one.members_) for one in (model, plain)]
     assert nodes[0] < nodes[1] if effort == "fast" else nodes[0] > nodes[1]
     truth, new = data.T_clean[180:], data.X[180:]
@@ -955,3 +964,27 @@ def test_errors_about_text_and_missing_values_name_what_takes_them(cell):
     with pytest.raises(ValueError, match="minimum of 1 is required") as raised:
         RobustELMRegressor().fit(X[:0], y[:0])
     assert "TableRegressor" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("beside", "expected"), [(True, True), (False, False)])
+def test_mistakes_do_not_depend_on_the_inputs(beside, expected):
+    """Of few rows; those that are off in one region of the inputs tell of the models."""
+    X = np.random.default_rng(0).uniform(size=(60, 2))
+    off = X[:, 0] > np.quantile(X[:, 0], 0.8) if beside else np.arange(60) % 5 == 0
+    assert judge.in_one_region(make_task(X, X), off) is expected
+    twice = np.r_[X, X + 7.0]
+    assert not judge.in_one_region(make_task(twice, twice), np.r_[off, off])  # enough rows
+    assert not judge.in_one_region(make_task(X, X), np.arange(60) < 2)  # two may be by chance
+
+
+def test_a_row_with_a_far_input_does_not_choose_the_layers():
+    """As Davis's person whose height and weight are exchanged, height being an input."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        height = rng.normal(170.0, 9.0, size=(180, 1))
+        weight = 65.0 + 0.9 * (height - 170.0) + 6.0 * rng.normal(size=height.shape)
+        height[0], weight[0] = 57.0, 166.0
+        X = np.column_stack([height, rng.normal(size=(180, 2))])
+        model = RobustELMRegressor(random_state=seed).fit(X, weight[:, 0])
+        assert model.out_of_fold_[0] < 90.0
+        assert model.outlier_mask_[0]

@@ -9,6 +9,7 @@ from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.neighbors import KNeighborsRegressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -119,6 +120,15 @@ def test_estimators_of_one_target_are_fitted_to_each(dirty):
     assert one.predict(dirty.X).shape == (len(dirty.X),)
     column = ScreenedRegressor(Ridge(), screen=Marked([1])).fit(dirty.X, dirty.T[:, :1])
     assert column.predict(dirty.X).shape == (len(dirty.X), 1)
+
+
+def test_estimators_that_take_a_matrix_only(dirty):
+    X, T = dirty.X, dirty.T
+    both = {
+        name: ScreenedRegressor(model, screen=Marked([0], [(3, 1)])).fit(X, T).predict(X)
+        for name, model in (("matrix", MultiOutputRegressor(Ridge())), ("each", Ridge()))
+    }
+    np.testing.assert_allclose(both["matrix"], both["each"])
 
 
 def test_unknown_targets(dirty):

@@ -221,7 +221,7 @@ def test_an_input_marks_gaps_where_there_are_enough():
         shifted[:n_gaps] += 9.0 + median - frame.loc[: n_gaps - 1, "size"]
         model = linear().fit(X, shifted)
         assert (np.abs(model.predict(X) - shifted).max() < 1e-6) == marked
-        assert ("marked" in " ".join(model.notes_)) == marked
+        assert ("indicator" in " ".join(model.notes_)) == marked
 
 
 def test_missing_targets_are_used_where_known():

@@ -1,5 +1,6 @@
 """The page in a real browser: mouse, keyboard, reload, two tabs, hostile cells."""
 
+import threading
 import time
 
 import numpy as np
@@ -14,7 +15,7 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 from support.browser import driven, needs_browser  # noqa: E402
-from support.review_cases import EVIL, people, served, session_of  # noqa: E402
+from support.review_cases import EVIL, Medians, people, served, session_of  # noqa: E402
 
 pytestmark = [pytest.mark.browser, needs_browser]
 
@@ -152,16 +153,26 @@ def test_a_review_by_mouse_and_keyboard(tmp_path):
 
 @pytest.mark.slow
 def test_a_note_keeps_the_focus_when_a_fit_ends(tmp_path):
+    may_end = threading.Event()
+    may_end.set()
+
+    class Waiting(Medians):
+        def fit(self, *args, **kwargs):
+            may_end.wait(60)
+            return super().fit(*args, **kwargs)
+
     frame, wrong = people()
-    session = session_of(tmp_path / "d.sqlite", frame)
+    session = session_of(tmp_path / "d.sqlite", frame, new_model=Waiting)
     with served(session) as address, driven(tmp_path) as driver:
         driver.get(address)
         at(driver, int(wrong[0]))
+        may_end.clear()
         driver.find_element(By.ID, "refit").click()
         until(driver, lambda: text_of(driver, "#fit") != "", "no fit is shown")
         press(driver, "n")
         until(driver, lambda: focus(driver) == "note", "the note is not in focus")
         driver.switch_to.active_element.send_keys("w")
+        may_end.set()
         until(driver, lambda: text_of(driver, "#fit") == "", "the fit has no end")
         time.sleep(0.5)  # the list comes anew
         driver.switch_to.active_element.send_keys("r")

@@ -34,8 +34,17 @@ def test_weights_are_those_of_least_squares(shape):
     for p, lam in enumerate(LAMS):
         with at(lam=lam):
             expected = ridge(H, T, lam * unit)
-            for found in (coefs[:, p], path.coef(T, p), ridge_coef(H, T, lam)):
+            each = np.full(T.shape[1], lam)
+            for found in (
+                coefs[:, p],
+                path.coef(T, p + 0 * each.astype(int)),
+                ridge_coef(H, T, each),
+            ):
                 np.testing.assert_allclose(H @ found, H @ expected, rtol=1e-8, atol=1e-8)
+    own = np.arange(T.shape[1]) % len(LAMS)  # a penalty for each target
+    for found in (path.coef(T, own), ridge_coef(H, T, LAMS[own])):
+        for j, p in enumerate(own):
+            np.testing.assert_allclose(H @ found[:, j], H @ coefs[:, p, j], rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("shape", SHAPES[:-1])
@@ -77,7 +86,7 @@ def test_a_layer_that_interpolates_does_not_look_perfect():
     """Its residuals vanish, its leave-one-out errors do not."""
     H, T = make_rows(20, 200)
     path = RidgePath(H, np.array([1e-11]))
-    assert np.abs(T - H @ path.coef(T, 0)).max() < 1e-3
+    assert np.abs(T - H @ path.coefs(T)[:, 0]).max() < 1e-3
     assert np.abs(T - path.left_out(T)[:, 0]).mean() > 0.1
 
 
@@ -112,7 +121,7 @@ def test_sums_add_and_subtract():
 def test_columns_of_zeros_and_equal_columns():
     H, T = make_rows(40, 6)
     H[:, 2], H[:, 3] = 0.0, H[:, 4]
-    for coef in (RidgePath(H, LAMS).coefs(T)[:, 3], ridge_coef(H, T, LAMS[3])):
+    for coef in (RidgePath(H, LAMS).coefs(T)[:, 3], ridge_coef(H, T, LAMS[[3] * T.shape[1]])):
         assert np.isfinite(coef).all()
         np.testing.assert_allclose(coef[2], 0.0, atol=1e-9)
         np.testing.assert_allclose(coef[3], coef[4], rtol=1e-5)

@@ -66,6 +66,9 @@ class Settings:
         Tolerances of the two rules.
     max_iter : int
         Most iterations.
+    check_every : int or None
+        Iterations between checks while most fits end; None: as suits the rows. A given number
+        makes the iteration at which a fit ends the same wherever its rows are.
     """
 
     rho: float | None = None
@@ -76,6 +79,7 @@ class Settings:
     eps_abs: float = 1e-3
     eps_rel: float = 1e-2
     max_iter: int = 5000
+    check_every: int | None = None
 
 
 ADAPTIVE = Settings()
@@ -87,6 +91,11 @@ OFTEN = 30
 LARGE = 100_000
 # Iterations between checks on a device, where a check waits for its results.
 DEVICE_CHECKS = 5
+
+
+def checks_apart(shape: tuple[int, ...]) -> int:
+    """Return the iterations between the first checks of rows in memory, (N, L, ...) of them."""
+    return 2 if shape[0] * shape[1] >= LARGE else 3
 
 
 def solve(
@@ -396,7 +405,8 @@ class _Run:
 
     def _is_check(self, iteration: int) -> bool:
         """Check often while most fits end, the more so the less a check is beside an iteration."""
-        often = (2 if self.large else 3) if self.device is None else DEVICE_CHECKS
+        often = DEVICE_CHECKS if self.device is not None else checks_apart(self.rows.shape)
+        often = self.settings.check_every or often
         return iteration % (often if iteration <= OFTEN else 10) == 0
 
     def _check(

@@ -25,7 +25,7 @@ from typing import Self
 import numpy as np
 from scipy import linalg
 
-from gorelm._typing import Array
+from gorelm._typing import Array, Indices
 
 
 class RidgePath:
@@ -98,9 +98,9 @@ class RidgePath:
         coefs = self._H.T @ (self._rows @ flat) if self._wide else self._Q @ flat
         return np.asarray(coefs.reshape(-1, *solved.shape[1:]))
 
-    def coef(self, T: Array, penalty: int) -> Array:
-        """Return the output weights at one penalty, (L, m), for targets (n, m)."""
-        solved = (self._rows.T @ T) / self._shifts[:, [penalty]]
+    def coef(self, T: Array, penalties: Indices) -> Array:
+        """Return the output weights (L, m) of targets (n, m), each at its penalty of the path."""
+        solved = (self._rows.T @ T) / self._shifts[:, penalties]
         return np.asarray(self._H.T @ (self._rows @ solved) if self._wide else self._Q @ solved)
 
     def _projected(self, T: Array) -> Array:
@@ -160,14 +160,18 @@ class RidgeSums:
         return np.asarray((Q @ solved.reshape(len(Q), -1)).reshape(solved.shape))
 
 
-def ridge_coef(H: Array, T: Array, lam: float) -> Array:
-    """Return the output weights (L, m) at one penalty in units of the squared norm of H."""
-    if len(H) > H.shape[1]:
-        sums = RidgeSums.zero(H.shape[1], T.shape[1])
-        sums.add(H, T)
-        return sums.coef(lam)
-    unit = float(np.vdot(H, H)) or 1.0
-    return np.asarray(H.T @ _solved(H @ H.T, lam * unit, T, unit))
+def ridge_coef(H: Array, T: Array, lams: Array) -> Array:
+    """Return the output weights (L, m), each target at its penalty.
+
+    Penalties (m,) are in units of the squared norm of H.
+    """
+    tall, unit = len(H) > H.shape[1], float(np.vdot(H, H)) or 1.0
+    G, R = (H.T @ H, H.T @ T) if tall else (H @ H.T, T)
+    solved = np.empty_like(R)
+    for lam in np.unique(lams):
+        same = lams == lam
+        solved[:, same] = _solved(G.copy(), float(lam) * unit, R[:, same], unit)
+    return solved if tall else np.asarray(H.T @ solved)
 
 
 def _solved(G: Array, shift: float, R: Array, trace: float) -> Array:

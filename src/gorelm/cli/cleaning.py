@@ -1,4 +1,4 @@
-"""`gorelm clean`: a table without its wrong rows and cells, and a log that leads back."""
+"""`gorelm clean`: a table without its wrong rows and cells, and a log to undo it."""
 
 from __future__ import annotations
 

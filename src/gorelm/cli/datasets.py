@@ -21,7 +21,7 @@ def datasets() -> None:
 @click.option("--data-home", type=PATH, help="Folder of the files.  [GORELM_DATA, or the cache]")
 @told_in_one_line
 def list_datasets(data_home: Path | None) -> None:
-    """List the sets, their sizes, and whether their files are here."""
+    """List the sets, their sizes, and whether their files are present."""
     from gorelm.datasets import list_mulan
 
     say(f"{'name':8} {'rows':>6} {'features':>9} {'targets':>8}  file")
@@ -41,7 +41,7 @@ def list_datasets(data_home: Path | None) -> None:
 @click.option("--data-home", type=PATH, help="Where to put them.  [GORELM_DATA, or the cache]")
 @told_in_one_line
 def fetch_datasets(names: tuple[str, ...], everything: bool, data_home: Path | None) -> None:
-    """Download sets that are not here yet, and check them."""
+    """Download missing sets and verify their checksums."""
     from gorelm.datasets import MULAN_TARGETS, fetch_mulan
 
     if bool(names) == everything:

@@ -46,8 +46,10 @@ def _numbers(
 @click.option(
     "--jobs", type=click.IntRange(1), default=lambda: os.cpu_count() or 1, help="Processes."
 )
-@click.option("--resume/--fresh", default=True, help="Go on (default), or refuse a used folder.")
-@click.option("--retry-failed", is_flag=True, help="Do those again that failed.")
+@click.option(
+    "--resume/--fresh", default=True, help="Resume (default), or refuse a folder that has records."
+)
+@click.option("--retry-failed", is_flag=True, help="Repeat failed runs.")
 @click.option("--quick", is_flag=True, help="Three repeats on small sets: about two minutes.")
 @click.option("--datasets", callback=listed, help="Only these, separated by commas.")
 @click.option("--methods", callback=listed, help="Only these, separated by commas.")
@@ -66,7 +68,7 @@ def run(
     ratios: tuple[float, ...],
     repeats: int | None,
 ) -> None:
-    """Run CONFIG ("paper", "robust" or a TOML file); what is already there is not done again."""
+    """Run CONFIG ("paper", "robust" or a TOML file); finished runs are not repeated."""
     from gorelm.experiments.protocol import load_config
     from gorelm.experiments.runner import run_experiment
 
@@ -97,7 +99,7 @@ def run(
 @click.argument("folder", type=PATH)
 @told_in_one_line
 def status(folder: Path) -> None:
-    """Tell how far the experiment in FOLDER has come."""
+    """Show the progress of the experiment in FOLDER."""
     from gorelm.experiments.runner import status as status_of
 
     result = status_of(folder)

@@ -50,7 +50,7 @@ def predict(model_path: Path, data: Path, out: Path, keep: str, id_name: str | N
 @click.argument("model_path", metavar="MODEL", type=PATH)
 @told_in_one_line
 def inspect(model_path: Path) -> None:
-    """Tell what a saved model is.
+    """Describe a saved model.
 
     Its inputs, targets, settings, certificate, and how many training rows were flagged.
     """

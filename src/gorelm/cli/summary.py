@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gorelm.cleaning import digits_apart
 from gorelm.cli.app import printable
 from gorelm.cli.reading import Table, about_ids, numbers_of
 from gorelm.estimators._base import BaseELM
@@ -205,7 +206,8 @@ def _headline(
     fate = (
         " Clearly apart from the others, and left out of the training."
         if model.contaminated_
-        else " Isolated outliers: all rows stayed in the training, without values that are far off."
+        else " Isolated outliers: the model was trained on all rows, without values off by more "
+        "than ten spreads."
     )
     share = _share(len(flagged) / n_rows)
     fate *= bool(kinds.isin(["row", "cell"]).any())
@@ -231,21 +233,13 @@ def _cells_of(row: pandas.Series, names: Names, targets: list[str]) -> list[list
         [
             short(name),
             number(row[name], 6),
-            number(row[names.expected(name)], _digits(row[name], row[names.expected(name)])),
+            number(row[names.expected(name)], digits_apart(row[name], row[names.expected(name)])),
         ]
         for name in off[:_MOST_CELLS]
     ]
     if len(off) > _MOST_CELLS:
         cells[-1] = [f"and {len(off) - _MOST_CELLS + 1} more", "", ""]
     return cells
-
-
-def _digits(given: float, expected: float) -> int:
-    """Return how many digits of what was expected show that it is not what was given."""
-    size, gap = abs(expected), abs(given - expected)
-    if not 0 < gap < size < np.inf:
-        return 4
-    return int(np.clip(np.log10(size / gap) + 2, 4, 8))
 
 
 def of_changes(log: pandas.DataFrame, n_rows: int, n_left: int, *, with_ids: bool) -> list[str]:

@@ -78,9 +78,9 @@ def fit(
 ) -> None:
     """Fit a robust model to a table.
 
-    Tells how good it is, and which rows are wrong. DATA is a CSV, TSV, Parquet or ARFF file;
-    categories, missing values and wrong rows are welcome. Layers and penalties are chosen by their
-    errors on rows that they were not fitted to.
+    Prints its errors on rows that it did not see, and which rows are wrong. DATA is a CSV, TSV,
+    Parquet or ARFF file; categories are encoded, missing values imputed, outliers excluded. Layers
+    and penalties are chosen by their errors on rows that they were not fitted to.
     """
     from gorelm.cli import reading, summary
 

@@ -110,7 +110,7 @@ def _refuse_endless(path: Path, encoding: str, n_columns: int) -> None:
         n_cells = n_columns * sum(line.lstrip().startswith("{") for line in file)
     if n_cells > _MOST_SPARSE_CELLS:
         raise _UnfitError(
-            f"{path} unfolds to {n_cells:,} cells of sparse rows, {n_columns} a row; more than "
+            f"{path} expands to {n_cells:,} cells of sparse rows, {n_columns} a row; more than "
             f"{_MOST_SPARSE_CELLS:,} are not read."
         )
 

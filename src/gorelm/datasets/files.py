@@ -86,7 +86,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
             n_bytes += len(chunk)
             if n_bytes > limit:
                 raise ValueError(
-                    f"{path} unfolds to more than {_LARGEST_RATIO} times its size; if you trust "
+                    f"{path} expands to more than {_LARGEST_RATIO} times its size; if you trust "
                     "it, unzip it yourself and pass the unzipped file."
                 )
             yield chunk

@@ -74,14 +74,14 @@ def load_table(
     Returns
     -------
     Bunch
-        As that of :func:`~gorelm.datasets.load_mulan`. A feature column of words becomes the
-        index of the word among the sorted words of the column, which are in ``categories``;
-        truth values become 0 and 1.
+        As that of :func:`~gorelm.datasets.load_mulan`. A feature column of categories becomes
+        the index of the category among the sorted ones of the column, which are in ``categories``;
+        Booleans become 0 and 1.
 
     Raises
     ------
     ValueError
-        If a column is unknown or unfit (a target of words, a feature of dates), or the file
+        If a column is unknown or unfit (a target of text, a feature of dates), or the file
         cannot be read or is of an unknown kind.
     FileNotFoundError
         If there is no such file.
@@ -91,7 +91,7 @@ def load_table(
     Warns
     -----
     UserWarning
-        If a column is taken for words though most of its values are numbers.
+        If a column is read as categories though most of its values are numbers.
 
     Examples
     --------
@@ -141,12 +141,12 @@ def read_table(path: str | os.PathLike[str], *, words: Iterable[str] = ()) -> pa
     path : path-like
         The file.
     words : iterable of str, optional
-        Columns of a CSV file to read as words even if all of them look like numbers.
+        Columns of a CSV file to read as text even if all of them look like numbers.
 
     Returns
     -------
     pandas.DataFrame
-        Numbers and words; nominal columns of ARFF files as categoricals. The index is the first
+        Numbers and text; nominal columns of ARFF files as categoricals. The index is the first
         column of a CSV file if that has no name, the index that a Parquet file was written with,
         and otherwise the number of the row, from 0.
 
@@ -440,7 +440,7 @@ def _refuse_parquet_bomb(path: Path) -> None:
     content = parquet.read_metadata(path)
     n_bytes = 8 * content.num_rows * content.num_columns
     if n_bytes > _MOST_PARQUET_BYTES + 100 * path.stat().st_size:
-        raise ValueError(f"its {content.num_rows} rows unfold to more than 100 times its size.")
+        raise ValueError(f"its {content.num_rows} rows expand to more than 100 times its size.")
 
 
 def _encode(
@@ -469,14 +469,14 @@ def _numbers(series: pandas.Series, what: str) -> tuple[Values, list[str] | None
         codes = series.cat.codes.to_numpy(np.float64)
         return np.where(codes < 0, np.nan, codes), words
     if kind != "string":
-        raise ValueError(f"{what} holds neither numbers nor words but {kind}; leave it out.")
+        raise ValueError(f"{what} holds neither numbers nor text but {kind}; leave it out.")
     known = series[series.notna()]
     numeric = pandas.to_numeric(known, errors="coerce").notna()
     if numeric.mean() > 0.5:
         warnings.warn(
-            f"{what} is taken for words, for it has {known[~numeric].iloc[0]!r} among its numbers."
+            f"{what} is read as categories: {known[~numeric].iloc[0]!r} is not a number."
             if not numeric.all()
-            else f"{what} is taken for words, for its numbers are stored as text.",
+            else f"{what} is read as categories: its numbers are stored as text.",
             UserWarning,
             stacklevel=4,
         )

@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 class PredictedObservedDisplay:
     """Predicted against observed values, one panel for each target.
 
-    Make one with :meth:`from_estimator` or :meth:`from_predictions`. Flagged rows differ in colour
-    and mark; those that would leave the others no room are drawn at the edge.
+    Make one with :meth:`from_estimator` or :meth:`from_predictions`. Flagged rows and cells differ
+    in colour and mark; those that would leave the others no room are drawn at the edge.
 
     Parameters
     ----------
     observed, predicted : array of shape (n_samples, n_targets)
         NaN: unknown, not drawn.
-    flagged : boolean array of shape (n_samples,), optional
-        Rows to mark.
+    flagged : boolean array of shape (n_samples,) or (n_samples, n_targets), optional
+        Rows to mark, or cells.
     target_names : sequence of str, optional
         What to call the targets.
     unseen : bool or None, default=None
@@ -59,7 +59,7 @@ class PredictedObservedDisplay:
     ax_, figure_
         The first of them, and their figure.
     points_, flagged_points_, beyond_points_ : lists of matplotlib collections
-        Rows, flagged rows, and flagged rows at the edge, one for each target.
+        What is not flagged, what is, and what is flagged and at the edge, one for each target.
 
     Examples
     --------
@@ -92,6 +92,11 @@ class PredictedObservedDisplay:
             )
         none = np.zeros(len(self.observed), dtype=bool)
         self.flagged = none if flagged is None else np.asarray(flagged, dtype=bool)
+        if self.flagged.shape not in (none.shape, self.observed.shape):
+            raise ValueError(
+                f"flagged has shape {self.flagged.shape}: it needs one value a row, or the shape "
+                f"{self.observed.shape} of observed"
+            )
         self.unseen = unseen
 
     @classmethod
@@ -131,7 +136,7 @@ class PredictedObservedDisplay:
         """
         check_is_fitted(estimator)
         scored = attribute(estimator, "outlier_mask_") is not None
-        flagged = row_scores(estimator).flagged if scored else None
+        flagged = _flagged(estimator) if scored else None
         of_the_fit = flagged is not None and len(flagged) == len(as_table(y))
         predicted = out_of_fold(estimator) if of_the_fit else None
         display = cls(
@@ -160,8 +165,8 @@ class PredictedObservedDisplay:
         ----------
         y, predicted : array of shape (n_samples,) or (n_samples, n_targets)
             Observed and predicted values.
-        flagged : boolean array of shape (n_samples,), optional
-            Rows to mark.
+        flagged : boolean array of shape (n_samples,) or (n_samples, n_targets), optional
+            Rows to mark, or cells.
         target_names, targets, ax
             See :meth:`from_estimator`.
 
@@ -186,7 +191,8 @@ class PredictedObservedDisplay:
         self.flagged_points_: list[PathCollection] = []
         self.beyond_points_: list[PathCollection] = []
         for axes, k in zip(self.axes_, columns, strict=True):
-            self._panel(axes, self.observed[:, k], self.predicted[:, k])
+            flagged = self.flagged if self.flagged.ndim == 1 else self.flagged[:, k]
+            self._panel(axes, self.observed[:, k], self.predicted[:, k], flagged)
             name = shortened(self.target_names[k])
             axes.set_title(name, fontsize="medium", loc="left", parse_math=False)
         predicted = {None: "predicted", True: "predicted (rows not seen)"}.get(
@@ -202,9 +208,9 @@ class PredictedObservedDisplay:
         self._legend(alone)
         return self
 
-    def _panel(self, axes: Axes, observed: Array, predicted: Array) -> None:
+    def _panel(self, axes: Axes, observed: Array, predicted: Array, flagged: Mask) -> None:
         known = np.isfinite(observed) & np.isfinite(predicted)
-        low, high = _frame(observed, predicted, known, self.flagged)
+        low, high = _frame(observed, predicted, known, flagged)
         outside = (np.fmin(observed, predicted) < low) | (np.fmax(observed, predicted) > high)
         beyond = known & outside
         many = len(observed) > MANY_POINTS
@@ -218,11 +224,11 @@ class PredictedObservedDisplay:
 
         axes.axline((low, low), slope=1, color=INK, linewidth=1.0, zorder=4)
         dot: Style = {"s": size[0], "c": BLUE, "linewidths": 0, "zorder": 2}
-        self.points_.append(scatter(known & ~beyond & ~self.flagged, dot))
+        self.points_.append(scatter(known & ~beyond & ~flagged, dot))
         # Thousands of flagged points are drawn below the others, which they would hide.
         mark: Style = {"s": size[1], "marker": "^", "zorder": 1.5 if many else 3}
         flag: Style = {**mark, "c": VERMILLION, "linewidths": 0}
-        self.flagged_points_.append(scatter(known & ~beyond & self.flagged, flag))
+        self.flagged_points_.append(scatter(known & ~beyond & flagged, flag))
         edge: Style = {"facecolors": "none", "edgecolors": VERMILLION, "linewidths": 0.9}
         edge |= {**mark, "clip_on": False, "alpha": 1.0}
         self.beyond_points_.append(scatter(beyond, edge))
@@ -236,7 +242,8 @@ class PredictedObservedDisplay:
         flag: Style = {"linestyle": "none", "color": VERMILLION, "marker": "^", "markersize": 5.5}
         handles: list[Artist] = [Line2D([], [], label="row", **dot)]
         if self.flagged.any():
-            handles.append(Line2D([], [], label="flagged row", **flag))
+            what = "flagged row" if self.flagged.ndim == 1 else "flagged"
+            handles.append(Line2D([], [], label=what, **flag))
         if any(np.size(points.get_offsets()) for points in self.beyond_points_):
             hollow: Style = {**flag, "markerfacecolor": "none"}
             handles.append(Line2D([], [], label="beyond the frame", **hollow))
@@ -248,6 +255,15 @@ class PredictedObservedDisplay:
             )
         else:
             self.ax_.legend(handles=handles, fontsize="small")
+
+
+def _flagged(estimator: object) -> Mask:
+    """Return which rows are flagged, or which cells, where the estimator judges these."""
+    rows, cells = row_scores(estimator).flagged, attribute(estimator, "cell_mask_")
+    if cells is None:
+        return rows
+    flagged: Mask = rows[:, None] | as_table(cells).astype(bool)
+    return flagged
 
 
 def _frame(observed: Array, predicted: Array, known: Mask, flagged: Mask) -> tuple[float, float]:

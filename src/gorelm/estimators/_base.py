@@ -452,7 +452,7 @@ def takes_groups(model: BaseEstimator) -> bool:
 def levels_to_caller() -> int:
     """Return the stack level, for a warning, of the first call from outside this library."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("gorelm."):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("gorelm."):
         level, frame = level + 1, frame.f_back
     return level
 

@@ -149,6 +149,10 @@ eps : float, default=1e-6
     Smallest penalty of the default grid as a share of its largest.
 cv : int, splitter or iterable of splits, default=5
     Number of folds (shuffled, from `random_state`), or scikit-learn's other ways to say it.
+search_rows : int, default=20000
+    Penalties and layers are compared on a random sample of so many rows when there are more (None:
+    on all), whose weights make it stand for all rows. The chosen ones are then fitted to all rows,
+    and to those of each fold, for `cv_outlier_scores_`.
 scoring : str or callable, default="mean_norm"
     "mean_norm", "median_norm" or "trimmed_norm" of the validation rows' errors, in units of the
     scaled targets (see `gorelm.selection`); or any scikit-learn scorer.
@@ -156,6 +160,12 @@ one_standard_error : bool, default=False
     Take the largest penalty whose mean score is within one standard error of the best.
 tol, max_iter
     Relative duality gap at which every fit stops, and its most iterations.
+memory_budget : float or str, default=None
+    Memory for the fits to all rows, in bytes or as in "4GB"; see :class:`~gorelm.GORELMRegressor`.
+    Hidden outputs that are made in blocks have the precision of X.
+device : str, default=None
+    Where to fit all rows, as PyTorch names it ("cuda"); None: on the host, or on the device of X
+    if that is a tensor. The rows that are searched come to the host.
 n_jobs : int, default=None
     Processes to share the folds and layers among, -1 for all cores. Where H has at most a million
     entries (rows times hidden outputs), the result is the same to the last digit for every number;
@@ -165,8 +175,8 @@ progress : bool, default=False
 
 SEARCHED = """\
 cv_results_ : dict of arrays
-    Parameters and scores of every candidate (larger is better) and the mean number of its nodes
-    with a nonzero weight, ready for ``pandas.DataFrame`` and
+    Parameters and scores of every candidate (larger is better) on the rows that were searched, and
+    the mean number of its nodes with a nonzero weight, ready for ``pandas.DataFrame`` and
     :class:`gorelm.diagnostics.PathDisplay`.
 best_index_, best_score_
     Which row of it was chosen, and its mean score.

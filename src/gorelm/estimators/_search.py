@@ -23,11 +23,20 @@ from gorelm._solver.problem import Problem
 from gorelm._solver.threads import one_blas_thread
 from gorelm._typing import Array, Indices, Inputs, Mask
 from gorelm.estimators._base import IterativeELM
+from gorelm.estimators._elsewhere import Table
 from gorelm.estimators._prepare import Design, patterns
 from gorelm.path import solve_path
 from gorelm.selection import Fold, track
 
-__all__ = ["Candidate", "FoldPrediction", "SearchTable", "out_of_fold"]
+__all__ = [
+    "Candidate",
+    "FoldPrediction",
+    "SearchTable",
+    "out_of_fold",
+    "require_known_targets",
+    "sampled",
+    "thinned",
+]
 
 Result = TypeVar("Result")
 
@@ -40,6 +49,37 @@ class SearchTable:
     T: Array  # NaN: unknown
     w: Array
     kept: Mask
+
+    @classmethod
+    def of(cls, given: Table, usable: Mask, rows: Indices | None) -> SearchTable:
+        """Return some rows (None: all) in memory, their weights such as to stand for all rows.
+
+        A weight of 2 is the row twice: so a penalty is as strong on the sample as on all rows.
+        """
+        if rows is None:
+            return cls(given.whole(), given.T, given.w, usable)
+        w = given.w[rows] * (given.w[usable].sum() / given.w[rows].sum())
+        return cls(given.take(rows), given.T[rows], w, usable[rows])
+
+
+def sampled(usable: Mask, most: int | None, seed: int) -> Indices | None:
+    """Return up to `most` usable rows at random, in increasing order; None: all rows, no sample."""
+    (rows,) = np.nonzero(usable)
+    if most is None or len(rows) <= most:
+        return None
+    return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+
+
+def thinned(folds: Sequence[Fold], rows: Indices, n_rows: int) -> list[Fold]:
+    """Return the folds of some of the rows, numbered among them, but for those without any."""
+    place = np.full(n_rows, -1)
+    place[rows] = np.arange(len(rows))
+    parts = [(place[fold.train], place[fold.test]) for fold in folds]
+    found = [Fold(train[train >= 0], test[test >= 0]) for train, test in parts]
+    found = [fold for fold in found if len(fold.train) and len(fold.test)]
+    if not found:
+        raise ValueError("no fold of cv has rows among those that are searched: raise search_rows")
+    return found
 
 
 @dataclass(frozen=True)
@@ -121,6 +161,15 @@ def out_of_fold(
             scores = []
 
 
+def require_known_targets(T: Array) -> None:
+    """Raise unless every target is known in some training row of a fold."""
+    if np.isnan(T).all(axis=0).any():
+        raise ValueError(
+            "a target is unknown in all training rows of a fold; use fewer folds or other ones, or "
+            "raise search_rows if there are more rows"
+        )
+
+
 def _evaluate(
     candidate: Candidate,
     table: SearchTable,
@@ -131,10 +180,7 @@ def _evaluate(
 ) -> Result:
     """Fit all penalties to a fold's kept training rows, predict and score its test rows."""
     train = fold.train[table.kept[fold.train]]
-    if np.isnan(table.T[train]).all(axis=0).any():
-        raise ValueError(
-            "a target is unknown in all training rows of a fold; use fewer folds or other ones"
-        )
+    require_known_targets(table.T[train])
     model = copy(candidate.model)
     with one_blas_thread() if one_thread else nullcontext():
         H, design = model._drawn(table.X[train], table.T[train], table.w[train])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import field, replace
@@ -11,17 +12,30 @@ from numbers import Integral, Real
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from gorelm._compat import Interval, validate_params
 from gorelm._features.scaling import Scaling
+from gorelm._solver.admm import checks_apart
 from gorelm._solver.prepared import Prepared
 from gorelm._typing import Array, Constraints, Indices, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._base import IterativeELM, SizedELM, all_or_nothing, parameters
 from gorelm.estimators._docs import document
-from gorelm.estimators._prepare import usable_rows
-from gorelm.estimators._search import Candidate, FoldPrediction, SearchTable, out_of_fold
+from gorelm.estimators._elsewhere import Table, here
+from gorelm.estimators._owners import LargeELM, PredictsAnywhere
+from gorelm.estimators._prepare import has_target, usable_rows
+from gorelm.estimators._search import (
+    Candidate,
+    FoldPrediction,
+    SearchTable,
+    out_of_fold,
+    require_known_targets,
+    sampled,
+    thinned,
+)
 from gorelm.estimators.batch import (
     GORELMRegressor,
     GRELMRegressor,
@@ -36,6 +50,7 @@ from gorelm.selection import (
     folds_of,
     one_standard_error,
     scores_of,
+    track,
 )
 
 __all__ = [
@@ -47,7 +62,11 @@ __all__ = [
 
 FEW_CELLS = 10**6  # of H, rows times outputs, up to which threads of BLAS gain little
 _LAYER_LISTS = ("n_hidden", "activation", "weight_scale", "n_inputs", "direct_link")
-_SHARED = ("weights", "input_scaling", "target_scaling", "missing_targets", "tol", "max_iter")
+_SHARED = (
+    *("weights", "input_scaling", "target_scaling", "missing_targets", "tol", "max_iter"),
+    "memory_budget",
+)
+_ALIKE = ("_check_every", "_block_dtype")  # see `LargeELM`
 _NUMBERS: list[object] = ["array-like", Interval(Real, 0, None, closed="left")]
 
 
@@ -78,7 +97,7 @@ def fold_scores(
 
 
 @parameters
-class SearchingELM(SizedELM):
+class SearchingELM(PredictsAnywhere, SizedELM):
     """A `SizedELM` that tries lists of layers and a grid of penalties, then fits the best."""
 
     _single: ClassVar[type[IterativeELM]]
@@ -88,10 +107,13 @@ class SearchingELM(SizedELM):
         "n_lams": [Interval(Integral, 1, None, closed="left")],
         "eps": [Interval(Real, 0, 1, closed="neither")],
         "cv": ["cv_object"],
+        "search_rows": [Interval(Integral, 2, None, closed="left"), None],
         "scoring": [str, callable],
         "one_standard_error": ["boolean"],
         "tol": [Interval(Real, 0, None, closed="neither")],
         "max_iter": [Interval(Integral, 1, None, closed="left"), None],
+        "memory_budget": LargeELM._parameter_constraints["memory_budget"],
+        "device": LargeELM._parameter_constraints["device"],
         "n_jobs": [Integral, None],
         "progress": ["boolean"],
     }
@@ -99,10 +121,13 @@ class SearchingELM(SizedELM):
     n_lams: int = 41
     eps: float = 1e-6
     cv: object = 5
+    search_rows: int | None = 20_000
     scoring: Scoring = "mean_norm"
     one_standard_error: bool = False
     tol: float = 1e-3
     max_iter: int | None = None
+    memory_budget: float | str | None = None
+    device: str | None = None
     n_jobs: int | None = None
     progress: bool = False
 
@@ -125,10 +150,14 @@ class SearchingELM(SizedELM):
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_samples, n_features)
-            Inputs; float32 inputs are worked on in float32.
+        X : array, sparse matrix, tensor, RowBlocks or dask collection (n_samples, n_features)
+            Inputs; float32 inputs are worked on in float32 (blocks in float64).
+            :class:`~gorelm.stream.RowBlocks` are read a block at a time; the partitions of a dask
+            array or dataframe stay on the workers of a cluster. Splitters are shown zeros in
+            place of inputs that are not arrays.
         y : array of shape (n_samples,) or (n_samples, n_targets)
-            Targets. NaN marks an unknown cell when ``missing_targets="ignore"``.
+            Targets; they are held in memory. NaN marks an unknown cell when
+            ``missing_targets="ignore"``.
         sample_weight : array of shape (n_samples,), optional
             Weight of every row; a weight of 2 equals the row twice, a weight of 0 its absence.
         groups : array of shape (n_samples,), optional
@@ -146,23 +175,26 @@ class SearchingELM(SizedELM):
         return self
 
     def _fit(self, X: object, y: object, sample_weight: object, groups: object = None) -> None:
-        X, T, w = self._validate(X, y, sample_weight)
+        given = Table.of(self, X, y, sample_weight)
+        T, w = given.T, given.w
         usable = usable_rows(T, w)
-        table = SearchTable(X, T, w, usable)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        folds = folds_of(self.cv, X, T, seed, groups)
+        folds = folds_of(self.cv, given.shown, T, seed, groups)
         if not all(usable[fold.train].any() and usable[fold.test].any() for fold in folds):
             raise ValueError("a fold of cv has no row with a positive weight and a known target")
         scale = Scaling.fit(self.target_scaling, T[usable], w[usable]).scale
+        rows = sampled(usable, self.search_rows, seed)
+        table, given = SearchTable.of(given, usable, rows), given.brought()
+        searched = folds if rows is None else thinned(folds, rows, len(w))
         layers = self._layers()
         candidates = [self._candidate(layer, seed, table) for layer in layers]
         score = partial(fold_scores, scoring=self.scoring, scale=scale, one_target=self._one_target)
         runs = out_of_fold(
             candidates,
             table,
-            folds,
+            searched,
             score,
-            one_thread=len(T) * (np.max(self.n_hidden) + table.X.shape[1]) <= FEW_CELLS,
+            one_thread=len(table.T) * (np.max(self.n_hidden) + table.X.shape[1]) <= FEW_CELLS,
             n_jobs=self.n_jobs,
             progress=self.progress,
             what="folds",
@@ -178,8 +210,12 @@ class SearchingELM(SizedELM):
         self.best_index_, self.best_score_ = best, float(scores[:, best].mean())
 
         k, *at = points[best]
-        first = sum(len(one.penalties()) for one in candidates[:k])
-        norms = [fold.norms[:, best - first] for fold in results[k]]
+        final = self._model(layers[k], seed).set_params(**self._at(*at))
+        if rows is None:
+            first = sum(len(one.penalties()) for one in candidates[:k])
+            norms = [fold.norms[:, best - first] for fold in results[k]]
+        else:
+            norms = self._norms_of_all(final, given, folds, scale)
         self.cv_outlier_scores_, tested = _mean_over_folds(folds, norms, len(w))
         judged = tested & (w > 0)
         self.cv_outlier_threshold_ = outlier_threshold(self.cv_outlier_scores_[judged], w[judged])
@@ -187,12 +223,40 @@ class SearchingELM(SizedELM):
             np.nan_to_num(self.cv_outlier_scores_) > self.cv_outlier_threshold_
         )
 
-        final = self._model(layers[k], seed).set_params(**self._at(*at))
-        final.fit(X, T[:, 0] if self._one_target else T, w)
-        mine = {*self.get_params(), *final.get_params()}
+        self._fit_to(final, given, w)
+        mine = {*self.get_params(), *final.get_params(), *_ALIKE}
         self.__dict__.update({k: v for k, v in vars(final).items() if k not in mine})
         for name, value in self._at(*at).items():
             setattr(self, name + "_", value)
+
+    def _fit_to(self, model: IterativeELM, given: Table, w: Array) -> None:
+        """Fit a model to all rows of positive weight, wherever they are."""
+        n_outputs = model._n_first + (given.shown.shape[1] if model.direct_link else 0)
+        n_used = int(has_target(given.T, w).sum())
+        alike = checks_apart((n_used, n_outputs)), given.shown.dtype
+        for name, value in zip(_ALIKE, alike, strict=True):
+            setattr(model, name, value)
+        model.fit(given.X, given.T[:, 0] if self._one_target else given.T, w)
+
+    def _norms_of_all(
+        self, model: IterativeELM, given: Table, folds: Sequence[Fold], scale: Array
+    ) -> list[Array]:
+        """Return the norms of the errors of all test rows: fits to the training rows of each fold.
+
+        Rows of weight 0 are not there.
+        """
+        norms = []
+        for fold in track(folds, len(folds), "folds of all rows", show=self.progress):
+            one, w = clone(model), np.zeros(len(given.w))
+            np.add.at(w, fold.train, given.w[fold.train])
+            require_known_targets(given.T[w > 0])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # as in the search
+                self._fit_to(one, given, w)
+            predicted = np.asarray(here(one.predict(given.X)))[fold.test]
+            predicted = predicted.reshape(len(fold.test), 1, -1)
+            norms.append(error_norms(predicted, given.T[fold.test], scale)[:, 0])
+        return norms
 
     def _layers(self) -> list[dict[str, object]]:
         """Return the settings of every hidden layer to try."""
@@ -275,7 +339,7 @@ def _mean_over_folds(
 @document
 @parameters
 class GORELMRegressorCV(SearchingELM):
-    r"""GOR-ELM whose penalty (and layer) is chosen by cross-validation that outliers cannot rule.
+    r"""GOR-ELM; penalty and layer are chosen by cross-validation with an outlier-resistant score.
 
     Each fold solves the whole grid as one path (:func:`gorelm.path.gorelm_path`); the score of a
     validation row is the norm of its error, not its square (:mod:`gorelm.selection`).

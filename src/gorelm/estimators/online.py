@@ -5,25 +5,39 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import field
+from functools import partial
 from numbers import Real
 from typing import ClassVar, Self
 
 import numpy as np
 
 from gorelm._compat import Interval, validate_params
+from gorelm._features.scaling import Scaling, fit_scaling
 from gorelm._solver.least_squares import RecursiveRidge
 from gorelm._solver.target_norms import refuse_huge
-from gorelm._typing import Array, Constraints, Indices, Mask
+from gorelm._typing import Array, Constraints, Indices, Inputs, Mask
+from gorelm.backends.streamed import source_of, summarise
 from gorelm.estimators._base import SizedELM, Weights, all_or_nothing, parameters
 from gorelm.estimators._docs import document
-from gorelm.estimators._prepare import has_target, patterns, row_scores
+from gorelm.estimators._elsewhere import blocks_of, chunk_of, here
+from gorelm.estimators._owners import PredictsAnywhere
+from gorelm.estimators._prepare import (
+    Targets,
+    has_target,
+    patterns,
+    row_scores,
+    take_names,
+    usable_rows,
+    validate_targets,
+)
+from gorelm.stream import RowBlocks
 
 _FEW_ROWS = 10
 
 
 @document
 @parameters
-class OSELMRegressor(SizedELM):
+class OSELMRegressor(PredictsAnywhere, SizedELM):
     r"""Online sequential ELM: R-ELM over rows that come in chunks, none of which is kept.
 
     .. math:: B = (H'H + I/C)^{-1} H'T
@@ -87,8 +101,11 @@ class OSELMRegressor(SizedELM):
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_samples, n_features)
-            Inputs.
+        X : array, sparse matrix, tensor, RowBlocks or dask collection (n_samples, n_features)
+            Inputs. :class:`~gorelm.stream.RowBlocks`, and the partitions of a dask array or
+            dataframe, are read one after the other and not kept: all of them are one chunk,
+            however large, and the result is that of the same rows as an array. Tensors come to
+            the host.
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Targets.
         sample_weight : array of shape (n_samples,), optional
@@ -102,25 +119,57 @@ class OSELMRegressor(SizedELM):
         with all_or_nothing(self):
             validate_params(self)
             if hasattr(self, "hidden_"):
-                self._absorb(X, y, sample_weight)
+                self._absorb(chunk_of(X), here(y), here(sample_weight))
             else:
                 self._fit(X, y, sample_weight)
                 self._warn_if_scaled_by_few()
         return self
 
-    def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
-        first = RecursiveRidge(H.shape[1], T.shape[1], self.C)
-        self._recursions = [(np.arange(T.shape[1]), first)]
-        self.n_samples_seen_ = 0
-        return self._absorbed(H, T, omega, observed)
+    def _fit(self, X: object, y: object, sample_weight: object) -> None:
+        super()._fit(chunk_of(X), here(y), here(sample_weight))
 
-    def _absorbed(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
+    def _validate(
+        self, X: object, y: object, sample_weight: object
+    ) -> tuple[Inputs | RowBlocks, Array, Array]:
+        if not isinstance(X, RowBlocks):
+            return super()._validate(X, y, sample_weight)
+        take_names(self, X)
+        return X, *validate_targets(self, X, y, sample_weight)
+
+    def _fit_rows(self, X: Inputs | RowBlocks, T: Array, w: Array) -> None:
+        if not isinstance(X, RowBlocks):
+            super()._fit_rows(X, T, w)
+            return
+        used = usable_rows(T, w)
+        self._begin(X, T, w, used)
+        self._start(T.shape[1])
+        self._absorb_rows(X, T, w, used)
+
+    def _begin(self, X: RowBlocks, T: Array, w: Array, used: Mask) -> None:
+        """Fit the scalings to the first chunk and draw the layer."""
+        self._input_scaling = fit_scaling(
+            self.input_scaling, X.shape[1], partial(summarise, X, w, used)
+        )
+        self._target_scaling = Scaling.fit(self.target_scaling, T[used], w[used])
+        rows = source_of(X, used, self._input_scaling)
+        self.hidden_ = self._draw(X.shape[1], rows=rows, w=w[used])
+
+    def _start(self, n_targets: int) -> None:
+        first = RecursiveRidge(self.hidden_.n_outputs, n_targets, self.C)
+        self._recursions = [(np.arange(n_targets), first)]
+        self.n_samples_seen_ = 0
+
+    def _solve(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> Weights:
+        self._start(T.shape[1])
+        self._learn_rows(H, T, omega, observed)
+        return self._found(T.shape[1])
+
+    def _learn_rows(self, H: Array, T: Array, omega: Array | None, observed: Mask | None) -> None:
         """Absorb rows; targets share a recursion as long as they are known in the same rows."""
         refuse_huge(T, "y", H.dtype, "set target_scaling or rescale y")
         self.n_samples_seen_ += len(H)
         H, T = self._fade(H, T, omega)
         self._learn(H, T, observed)
-        return self._found(T.shape[1])
 
     def _fade(self, H: Array, T: Array, omega: Array | None) -> tuple[Array, Array]:
         """Fade the rows so far, and of new rows the earlier ones; a weight of 2 is two rows."""
@@ -153,13 +202,19 @@ class OSELMRegressor(SizedELM):
         X = self._validate_new(X)
         T, w = self._targets_again(X, y, sample_weight)
         used = has_target(T, w)
-        if not used.any():
-            return
-        design = self._scaled(X[used], T[used], w[used])
-        H = design.hidden(self.hidden_)
-        self._remember(self._absorbed(H, design.T, design.omega, design.observed))
+        if used.any():
+            self._absorb_rows(X, T, w, used)
+
+    def _absorb_rows(self, X: Inputs | RowBlocks, T: Array, w: Array, used: Mask) -> None:
+        for rows, x in blocks_of(X):
+            if (mine := used[rows]).any():
+                design = self._scaled(x[mine], T[rows][mine], w[rows][mine])
+                H = design.hidden(self.hidden_)
+                self._learn_rows(H, design.T, design.omega, design.observed)
+        self._remember(self._found(T.shape[1]))
         scores = row_scores(self._residuals(X, T), T)
-        self._score(scores, used, design.w, design.typical_size())
+        size = Targets.scaled(self._target_scaling, T[used], w[used]).typical_size()
+        self._score(scores, used, w[used], size)
 
     def _warn_if_scaled_by_few(self) -> None:
         scaled = [name for name in ("input_scaling", "target_scaling") if getattr(self, name)]

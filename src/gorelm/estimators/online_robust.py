@@ -13,9 +13,11 @@ from gorelm._solver.least_squares import RecursiveRidge
 from gorelm._typing import Array, Constraints, Indices, Inputs, Mask
 from gorelm.estimators._base import parameters
 from gorelm.estimators._docs import document
+from gorelm.estimators._elsewhere import blocks_of
 from gorelm.estimators._judging import Fences, Verdict, judge_first, medians
-from gorelm.estimators._prepare import has_target, known_cells, usable_rows
+from gorelm.estimators._prepare import Design, Targets, known_cells, usable_rows
 from gorelm.estimators.online import OSELMRegressor, learnt
+from gorelm.stream import RowBlocks
 
 _BLOCK = 32  # rows judged at a time, by the model before them
 _RECENT = 300  # rows whose errors set the fences
@@ -125,11 +127,12 @@ class RobustOSELMRegressor(OSELMRegressor):
 
     n_start: int = 200
 
-    def _fit(self, X: object, y: object, sample_weight: object) -> None:
-        X, T, w = self._validate(X, y, sample_weight)
+    def _fit_rows(self, X: Inputs | RowBlocks, T: Array, w: Array) -> None:
         used = usable_rows(T, w)
-        design = self._design(X[used], T[used], w[used])
-        self.hidden_ = self._draw(X.shape[1], design)
+        if isinstance(X, RowBlocks):
+            self._begin(X, T, w, used)
+        else:
+            self.hidden_ = self._draw(X.shape[1], self._design(X[used], T[used], w[used]))
         n_outputs, n_targets = self.hidden_.n_outputs, T.shape[1]
         self.n_samples_seen_ = self.n_outliers_seen_ = self.n_changes_ = 0
         self._recursions = []
@@ -141,26 +144,21 @@ class RobustOSELMRegressor(OSELMRegressor):
         self._recent: tuple[Array, Array] = none, np.empty(0)
         self._smallest = np.zeros(n_targets)
         self._unchecked = 0
-        self._take(X, T, w, used)
+        self._absorb_rows(X, T, w, used)
 
-    def _absorb(self, X: object, y: object, sample_weight: object) -> None:
-        X = self._validate_new(X)
-        T, w = self._targets_again(X, y, sample_weight)
-        used = has_target(T, w)
-        if used.any():
-            self._take(X, T, w, used)
-
-    def _take(self, X: Inputs, T: Array, w: Array, used: Mask) -> None:
+    def _absorb_rows(self, X: Inputs | RowBlocks, T: Array, w: Array, used: Mask) -> None:
         """Judge and learn the rows of a chunk, and say what became of them."""
         scores, wrong = np.zeros(len(T)), np.zeros(T.shape, dtype=bool)
-        design = self._scaled(X[used], T[used], w[used])
+        inputs, targets = Reader(X, used), Targets.scaled(self._target_scaling, T[used], w[used])
         T_used = self._target_scaling.dense(T[used])
         at, done = np.flatnonzero(used), 0
         while done < len(at):
             size = self.n_start - len(self._held[0]) if len(self._young) else _BLOCK
             rows = slice(done, min(done + size, len(at)))
-            H = self.hidden_.transform(design.X[rows], offset=design.offset)
-            verdict = self._judge_and_learn(H.astype(float), T_used[rows], design.w[rows])
+            x = inputs.read(rows.stop - rows.start)
+            design = Design.of(self._input_scaling, x, targets.take(rows))
+            H = self.hidden_.transform(design.X, offset=design.offset)
+            verdict = self._judge_and_learn(H.astype(float), T_used[rows], design.w)
             done = rows.stop
             last = at[max(done - len(verdict.scores), 0) : done]
             again = slice(len(verdict.scores) - len(last), None)
@@ -169,9 +167,15 @@ class RobustOSELMRegressor(OSELMRegressor):
         self.n_outliers_seen_ += int(wrong[at].any(axis=1).sum())
         self._remember(self._found(T.shape[1]))
         if not used.all():  # rows of no weight, or without a target: judged, and not learnt
-            X_rest, offset = self._input_scaling.apply(X[~used])
-            H = self.hidden_.transform(X_rest, offset=offset)
-            errors, _ = self._errors(H, self._target_scaling.dense(T[~used]))
+            errors = np.full((np.count_nonzero(~used), T.shape[1]), np.nan)
+            done = 0
+            for block, x in blocks_of(X):
+                rest = ~used[block]
+                scaled, offset = self._input_scaling.apply(x[rest])
+                H = self.hidden_.transform(scaled, offset=offset)
+                there = slice(done, done + len(H))
+                errors[there], _ = self._errors(H, self._target_scaling.dense(T[block][rest]))
+                done = there.stop
             scores[~used], wrong[~used], *_ = self._fences().judge(errors)
         self.outlier_scores_, self.outlier_threshold_ = scores, 1.0
         self.outlier_mask_, self.cell_mask_ = scores > 1.0, wrong
@@ -298,6 +302,26 @@ class RobustOSELMRegressor(OSELMRegressor):
     def _keep(self, outputs: Indices) -> None:
         self._held = (self._held[0][:, outputs], *self._held[1:])
         super()._keep(outputs)
+
+
+class Reader:
+    """The used rows of a chunk, a few at a time, of which a block at most is held."""
+
+    def __init__(self, X: Inputs | RowBlocks, used: Mask) -> None:
+        self._blocks = (x[used[rows]] for rows, x in blocks_of(X))
+        self._left, self._at = next(self._blocks), 0
+
+    def read(self, n_rows: int) -> Inputs:
+        """Return the next rows."""
+        parts = []
+        while True:
+            part = self._left[self._at : self._at + n_rows]
+            parts.append(part)
+            self._at += part.shape[0]
+            n_rows -= part.shape[0]
+            if not n_rows:
+                return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            self._left, self._at = next(self._blocks), 0
 
 
 def learnable(T: Array, verdict: Verdict, expected: Array) -> tuple[Mask, Array, Mask | None]:

@@ -182,6 +182,8 @@ cell_scores_, cell_thresholds_, cell_mask_, notes_, timings_
         rows = np.flatnonzero(~np.isnan(T).all(axis=1))
         T = T[rows]
         flat = T.shape[1] == 1 and (self._one_target or self.fitted_mask_.shape[1] > 1)
+        # Some, such as MultiOutputRegressor, take a matrix only.
+        flat = flat and get_tags(model).target_tags.single_output
         params = check_method_params(X, fit_params, indices=rows)
         return model.fit(safe_indexing(X, rows), T[:, 0] if flat else T, **params)
 

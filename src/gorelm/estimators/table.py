@@ -57,8 +57,8 @@ class TableRegressor(
     Columns of categories (text, categoricals) become one input for each category; truth values
     become 0 and 1. Missing numbers are filled in with the median of their column, and where at
     least five are missing, a further input marks them. Columns without information (empty, the same
-    in every row, another text in nearly every row) and dates are left out. `notes_` says in plain
-    sentences what was done.
+    in every row, another text in nearly every row) and dates are left out. `notes_` says what
+    was done, a sentence each.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class TableRegressor(
         `notes_` name the targets that are fitted on another scale than the given one.
     max_categories : int, default=20
         Most inputs that a column of categories may become: of more categories the most frequent
-        are told apart, and the others count as one.
+        have one each, and the others share one.
     random_state : int, RandomState instance or None, default=None
         Seed, for the estimator if it has a `random_state` of None.
 
@@ -209,7 +209,7 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         if not hasattr(self.regressor_, "outlier_mask_"):
             name = type(self.regressor_).__name__
             self.notes_.append(
-                f"Not screened: {name} was fitted to all rows, and nobody looked for outliers; "
+                f"Not screened: {name} was fitted to all rows, without a search for outliers; "
                 f"ScreenedRegressor({name}()) as the estimator excludes them."
             )
 
@@ -389,14 +389,13 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
                 mark = n_missing >= _FEWEST_MISSING
                 (marked if mark else full).append(j)
                 if n_missing:
-                    filled.append(f"{self._name(j)!r} ({n_missing}{', marked' * mark})")
+                    filled.append(f"{self._name(j)!r} ({n_missing}{', with an indicator' * mark})")
             elif kind == "words":
                 words.append(j)
                 self._note_words(j, cells[:, j])
         if filled:
             self.notes_.append(
                 f"Missing numbers, filled in with the column's median: {_listed(filled)}."
-                + " Marked: an input of its own tells where." * bool(marked)
             )
         one_hot = OneHotEncoder(
             max_categories=self.max_categories,
@@ -418,7 +417,7 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         if len(found) + (n_missing > 0) > self.max_categories:
             note = (
                 f"{name!r} has {len(found)} categories: the {self.max_categories - 1} most "
-                f"frequent ones are told apart, the others count as one{missing}."
+                f"frequent ones are encoded separately, the others as one{missing}."
             )
         self.notes_.append(f"Encoded: {note}")
 

@@ -43,7 +43,9 @@ function make(tag, options = {}, ...children) {
 const exactly = new Intl.NumberFormat("en", { maximumSignificantDigits: 12 });
 const roughly = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const briefly = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
-const signed = new Intl.NumberFormat("en", { maximumSignificantDigits: 3, signDisplay: "exceptZero" });
+const signed = new Intl.NumberFormat("en", { maximumSignificantDigits: 4, signDisplay: "exceptZero" });
+// Inputs may be years or codes, which are written without separators.
+const ungrouped = new Intl.NumberFormat("en", { maximumSignificantDigits: 12, useGrouping: false });
 const tiny = (value) => value !== 0 && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e15);
 function written(value, format) {
   if (value === null || value === undefined) return "–";
@@ -447,7 +449,7 @@ function drawSimilar() {
       : make("th", { scope: "row" }, make("button", { type: "button", text: label(row), on: { click: trying(() => choose(row.row)) } }));
     const cells = targetsShown().map((j) => make("td", { text: written(row.given[j], exactly), class: row.off[j] ? "bad" : null,
       title: row.off[j] ? `expected ${written(row.expected[j], roughly)}` : null }));
-    const inputs = row.inputs.slice(0, MOST_INPUTS).map((value, j) => make("td", { text: written(value, exactly),
+    const inputs = row.inputs.slice(0, MOST_INPUTS).map((value, j) => make("td", { text: written(value, ungrouped),
       class: [edge(j), typeof value === "string" ? "text" : null].filter(Boolean).join(" ") || null }));
     return make("tr", { class: own ? "this" : null }, name, make("td", { text: own ? "" : written(row.distance, roughly) }), ...cells, ...inputs);
   });
@@ -457,8 +459,8 @@ function drawSimilar() {
 function drawInputs() {
   return make("div", { class: "inputs" }, ...state.inputs.map((name, j) => make("div", {},
     make("span", { class: "key", text: name, title: name }),
-    make("span", { class: "value" }, make("span", { text: written(detail.inputs[j], exactly) }),
-      make("small", { text: `usual ${written(state.usual[j], exactly)}` })))));
+    make("span", { class: "value" }, make("span", { text: written(detail.inputs[j], ungrouped) }),
+      make("small", { text: `usual ${written(state.usual[j], ungrouped)}` })))));
 }
 
 function drawHistory() {

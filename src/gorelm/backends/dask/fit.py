@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from gorelm._extras import needs
 from gorelm._features.layer import RowSource
@@ -17,12 +19,13 @@ from gorelm.backends import BatchModel, FittedModel
 from gorelm.backends.dask.coordinator import Coordinator
 from gorelm.backends.dask.partition import Description
 from gorelm.backends.dask.rows import DaskRows
-from gorelm.backends.dask.source import DaskSource, Partitioned
+from gorelm.backends.dask.source import DaskSource, Partitioned, delayed_parts
 from gorelm.backends.dask.workers import Options
 from gorelm.estimators._prepare import require_same_inputs, require_targets
 
 if TYPE_CHECKING:
     import dask.array
+    import dask.dataframe
     from distributed import Client
 
 # Cells of y that the coordinator gathers to read the scaling of the targets off; of more, it
@@ -90,14 +93,27 @@ def predict(model: FittedModel, X: dask.array.Array) -> dask.array.Array:
         raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
     names = [str(name) for name in X.columns] if hasattr(X, "columns") else None
     require_same_inputs(model, int(X.shape[1]) if names is None else len(names), names)
-    if hasattr(X, "to_dask_array"):
-        X = X.to_dask_array()
-    X = X.rechunk({1: -1})
     n_targets = len(model._target_scaling.centre)
+    if names is not None or hasattr(X, "columns"):
+        return _of_partitions(_without_results(model), X, n_targets)
+    X = X.rechunk({1: -1})
     predict = partial(X.map_blocks, _predicted, _without_results(model), dtype=np.float64)
     if model._one_target:
         return predict(drop_axis=1, meta=np.empty(0))
     return predict(chunks=(X.chunks[0], (n_targets,)), meta=np.empty((0, n_targets)))
+
+
+def _of_partitions(
+    model: FittedModel, X: dask.dataframe.DataFrame, n_targets: int
+) -> dask.array.Array:
+    """Predict the targets of a dataframe, in its partitions, whose lengths are not known yet."""
+    import dask
+    import dask.array as da
+
+    predict, there = dask.delayed(_predicted, pure=False), dask.delayed(model, pure=False)
+    shape = (np.nan,) if model._one_target else (np.nan, n_targets)
+    parts = (predict(part, there) for part in delayed_parts(X))
+    return da.concatenate([da.from_delayed(part, shape, np.float64) for part in parts])
 
 
 def from_arrays(
@@ -236,7 +252,10 @@ def _joined(parts: list[tuple[Array, Second]]) -> tuple[Array, Second]:
     return np.concatenate(first), np.concatenate(second)
 
 
-def _predicted(x: Array, model: FittedModel) -> Array:
-    if not len(x):
+def _predicted(x: npt.ArrayLike, model: FittedModel) -> Array:
+    rows = np.asarray(x)
+    if not len(rows):
         return np.empty((0,) if model._one_target else (0, len(model._target_scaling.centre)))
-    return np.asarray(model.predict(x))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "X does not have valid feature names")  # checked before
+        return np.asarray(model.predict(rows))

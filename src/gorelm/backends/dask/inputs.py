@@ -18,7 +18,13 @@ from gorelm._features.scaling import Scaling, fit_scaling, merge
 from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.dask.fit import active_client
-from gorelm.backends.dask.source import Partitioned, delayed_parts, names_of
+from gorelm.backends.dask.source import (
+    Partitioned,
+    delayed_parts,
+    names_of,
+    naming_lost_cluster,
+)
+from gorelm.backends.dask.workers import release
 from gorelm.backends.inputs import InMemory, ScaledRows, empty_outputs, within_reach
 
 if TYPE_CHECKING:
@@ -46,6 +52,16 @@ class Partitions:
         self.feature_names = names_of(X.values if isinstance(X, Partitioned) else X)
         arrays = [dask.delayed(_as_array, pure=False)(part) for part in delayed_parts(X)]
         self._parts: list[Delayed] = self._client.persist(arrays)
+        try:
+            self._check()
+        except BaseException:
+            from distributed import futures_of
+
+            release(futures_of(self._parts))  # the traceback holds them for longer
+            raise
+
+    def _check(self) -> None:
+        """Count the rows; raise unless all partitions have the same columns and finite numbers."""
         found: list[_Described] = self._computed(_described)
         columns = {part.n_columns for part in found if part.n_rows}
         if len(columns) != 1:
@@ -68,6 +84,13 @@ class Partitions:
         import dask
 
         return _results(self._client, [dask.delayed(work, pure=False)(p) for p in self._parts])
+
+    def take(self, rows: Indices) -> Array:
+        """Return the inputs of some rows, in the order given, not scaled."""
+        import dask
+
+        parts = [dask.delayed(InMemory, pure=False)(part) for part in self._parts]
+        return DaskInputs(self._client, parts, self.starts, self.shape).take(rows)
 
     def scaling(self, w: Array, used: Mask) -> Scaling:
         """Return the scaling of the rows that count to mean 0 and deviation 1."""
@@ -232,7 +255,12 @@ def _results(client: Client, tasks: list[Delayed]) -> list[Any]:
     with warnings.catch_warnings():
         # Targets travel in the graph, so that no worker's end can lose them.
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
-        return list(client.gather(client.compute(tasks)))
+        with naming_lost_cluster():
+            futures = client.compute(tasks)
+            try:
+                return list(client.gather(futures))
+            finally:
+                release(futures)
 
 
 if TYPE_CHECKING:

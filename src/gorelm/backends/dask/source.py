@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from gorelm._typing import Indices
+from gorelm.stream import RowBlocks, require_increasing
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -19,6 +25,8 @@ if TYPE_CHECKING:
     InMemory: TypeAlias = npt.NDArray[np.generic] | pd.DataFrame | pd.Series
     Part: TypeAlias = Delayed | InMemory | None
 
+# Errors of distributed's, which need not be installed.
+_LOST = ("ClosedClientError", "CommClosedError")
 _PAUSED = 0.5  # seconds after which sending rows to a paused worker raises TimeoutError
 
 
@@ -39,10 +47,51 @@ class Partitioned:
     def __len__(self) -> int:
         return int(self.shape[0])
 
+    def take(self, rows: Indices) -> Partitioned:
+        """Return some rows, in as many partitions."""
+        values = self.values.iloc if hasattr(self.values, "iloc") else self.values
+        return Partitioned(values[rows], self.npartitions)
+
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[np.generic]:
         return np.array(self.values, dtype=dtype, copy=copy)
+
+
+class SomeRows:
+    """Some rows of a dask dataframe, in its partitions: what this package uses of a dataframe.
+
+    (``dask.dataframe.from_delayed`` would make one that cannot be taken apart again: with dask
+    2026.8 its keys form a cycle.)
+    """
+
+    ndim = 2
+
+    def __init__(self, X: Any, rows: list[Indices]) -> None:
+        self.columns, self.dtypes, self._rows = X.columns, X.dtypes, rows
+        self._whole = delayed_parts(X)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        return sum(map(len, self._rows)), len(self.columns)
+
+    def to_delayed(self) -> list[Delayed]:
+        """Return the partitions."""
+        import dask
+
+        pick = dask.delayed(_rows_of, pure=False)
+        return [pick(*both) for both in zip(self._whole, self._rows, strict=True)]
+
+    def __dask_graph__(self) -> None:
+        """Return None: only its partitions have a graph."""
+
+    def compute(self) -> pd.DataFrame:
+        """Return the rows in memory."""
+        import dask
+        import pandas as pd
+
+        return pd.concat(dask.compute(*self.to_delayed()))
 
 
 class DaskSource:
@@ -130,11 +179,46 @@ def _precision(X: Collection | InMemory) -> np.dtype[np.floating]:
     return np.dtype("f4" if all(dtype == np.float32 for dtype in dtypes.values()) else "f8")
 
 
-def delayed_parts(X: da.Array | dd.DataFrame | Partitioned) -> list[Part]:
+def delayed_parts(X: Any) -> list[Part]:
     """Return the partitions of inputs, in their order."""
     if isinstance(X, Partitioned):
         return _sliced(X.values, X.ends)
-    return _delayed(X.rechunk({1: -1}) if hasattr(X, "chunks") else X)
+    if hasattr(X, "chunks"):
+        return _delayed(X.rechunk({1: -1}))
+    import dask
+
+    check, names = dask.delayed(_require_columns, pure=False), list(X.columns)
+    return [check(part, names, number) for number, part in enumerate(_delayed(X))]
+
+
+def _require_columns(part: pd.DataFrame, names: list[object], number: int) -> pd.DataFrame:
+    if list(part.columns) != names:
+        raise ValueError(
+            f"partition {number} of X has the columns {list(part.columns)}, and not {names}: all "
+            "partitions must have the same columns in the same order"
+        )
+    return part
+
+
+@contextmanager
+def naming_lost_cluster() -> Iterator[None]:
+    """Say so when the scheduler of a cluster, or what its workers held, is gone."""
+    try:
+        yield
+    except Exception as error:
+        lost = isinstance(error, CancelledError | ConnectionError | TimeoutError)
+        if not lost and type(error).__name__ not in _LOST:
+            raise
+        raise RuntimeError(
+            f"the cluster's scheduler cannot be reached, or has lost the rows ({error}); connect "
+            "a new client and fit again"
+        ) from error
+
+
+def computed(values: Any) -> Any:
+    """Return what a collection holds, in memory."""
+    with naming_lost_cluster():
+        return values.compute()
 
 
 def _delayed(collection: Collection) -> list[Part]:
@@ -148,7 +232,7 @@ def _aligned(
     """Return the parts of `values` that belong to the partitions of X."""
     if not hasattr(values, "__dask_graph__"):
         values = values if hasattr(values, "iloc") else np.asarray(values)
-        ends = X.ends if isinstance(X, Partitioned) else [0, *accumulate(_lengths(X))]
+        ends = X.ends if isinstance(X, Partitioned) else [0, *accumulate(lengths_of(X))]
         if ends[-1] != len(values):
             raise ValueError(f"X has {ends[-1]} rows, {name} has {len(values)}")
         return _sliced(values, ends)
@@ -170,10 +254,47 @@ def _aligned(
     return parts
 
 
-def _lengths(X: Collection) -> list[int]:
+def lengths_of(X: Collection) -> list[int]:
     """Return the numbers of rows of the partitions."""
     if hasattr(X, "columns"):
-        return [int(length) for length in X.map_partitions(len).compute()]
-    if np.isnan(X.shape[0]):
-        X = X.copy().compute_chunk_sizes()
-    return [int(length) for length in X.chunks[0]]
+        import dask
+
+        # Not X.map_partitions(len): where files are read, dask may join partitions for it.
+        lengths = [dask.delayed(len, pure=False)(part) for part in _delayed(X)]
+        with naming_lost_cluster():
+            return list(dask.compute(*lengths))
+    return [int(length) for length in _counted(X).chunks[0]]
+
+
+def _counted(X: da.Array) -> da.Array:
+    """Return an array that knows how many rows its chunks have."""
+    if not np.isnan(X.shape[0]):
+        return X
+    with naming_lost_cluster():
+        return X.copy().compute_chunk_sizes()
+
+
+def taken(X: Any, rows: Indices) -> Collection | SomeRows:
+    """Return some rows of a collection, by increasing numbers, in its partitions."""
+    if hasattr(X, "chunks"):
+        X = _counted(X)
+        require_increasing(rows, X.shape[0])
+        return X[rows]
+    ends = [0, *accumulate(lengths_of(X))]
+    require_increasing(rows, ends[-1])
+    cuts = np.searchsorted(rows, ends)
+    local = [rows[i:j] - start for (i, j), start in zip(pairwise(cuts), ends, strict=False)]
+    return SomeRows(X, local)
+
+
+def as_blocks(X: Collection) -> RowBlocks:
+    """Return the partitions of a collection as blocks, each computed when its turn comes."""
+    if np.ndim(X) != 2:
+        raise ValueError(f"X must have two dimensions, got {np.ndim(X)}")
+    names, n_columns = names_of(X), len(X.columns) if hasattr(X, "columns") else int(X.shape[1])
+    parts: list[Any] = delayed_parts(X)
+    return RowBlocks(lambda: (computed(p) for p in parts), sum(lengths_of(X)), n_columns, names)
+
+
+def _rows_of(part: pd.DataFrame, rows: Indices) -> pd.DataFrame:
+    return part.iloc[rows]

@@ -185,9 +185,9 @@ class WorkerPool:
         """Return the number of threads of every worker, or of every worker that is not paused."""
         limit = self._options.worker_timeout
         try:
-            if self._client.status in ("closed", "closing"):
-                raise OSError("the client is closed")
             scheduler = self._client.scheduler
+            if scheduler is None or self._client.status in ("closed", "closing"):
+                raise OSError("the client is closed")
             call = scheduler.ncores_running if running else scheduler.ncores
             return dict(self._client.sync(call, callback_timeout=limit))
         except (OSError, TimeoutError) as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from gorelm._features.layer import HiddenLayer, RowSource
 from gorelm._features.scaling import Scaling, fit_robust, fit_scaling, on_host, weighted_quantiles
 from gorelm._solver.prepared import solve_rows
+from gorelm._solver.state import Solution
 from gorelm._solver.target_norms import bring_near, refuse_huge
 from gorelm._typing import Array, Indices, Inputs
 from gorelm.backends import BatchModel, FittedModel
@@ -31,7 +34,22 @@ _FREE = 0.8  # share of a device's free memory that H may take
 
 def fit(model: BatchModel, X: object, y: object, sample_weight: object) -> None:
     """Fit a batch estimator on a device; see `LargeELM`."""
-    _fit(model, *checked(model, X, y, sample_weight))
+    with naming_lack_of_memory():
+        _fit(model, *checked(model, X, y, sample_weight))
+
+
+@contextmanager
+def naming_lack_of_memory() -> Iterator[None]:
+    """Say what to do when a device has no memory left."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        traceback.clear_frames(error.__traceback__)  # they hold tensors
+        raise MemoryError(
+            f"the device ran out of memory ({str(error).partition(chr(10))[0]}); use fewer nodes "
+            "or float32 inputs, free what else is on the device, or fit on the host: arrays or "
+            "gorelm.stream.RowBlocks without device"
+        ) from None
 
 
 def _fit(model: BatchModel, X: torch.Tensor, T: torch.Tensor, w: torch.Tensor) -> None:
@@ -59,13 +77,17 @@ def _fit(model: BatchModel, X: torch.Tensor, T: torch.Tensor, w: torch.Tensor) -
     problem = model.problem()
     T_near = _like(X, bring_near(targets.T, problem, targets.omega, dtype)).contiguous()
     omega = None if targets.omega is None else _like(X, targets.omega)
-    H = _hidden(model.hidden_, scaled, omega)
-    owner = TorchRows(H, T_near, model.hidden_.n_outputs, omega, targets.observed)
+    observed = targets.observed
     del targets
-    with torch.cuda.device_of(X):  # where graphs are captured and kernels run
-        found = solve_rows(owner, problem, settings=model._settings(), callback=model.callback)
-    del H, owner
-    model._take_solution(found)
+
+    def solved(in_blocks: bool) -> Solution:
+        make = _blocks if in_blocks else held
+        H = make(model.hidden_, scaled, omega)
+        owner = TorchRows(H, T_near, model.hidden_.n_outputs, omega, observed)
+        with torch.cuda.device_of(X):  # where graphs are captured and kernels run
+            return solve_rows(owner, problem, settings=model._settings(), callback=model.callback)
+
+    model._take_solution(_in_memory_or_blocks(solved, _has_room(model.hidden_, scaled)))
     model._score(_scores(model, X, T), on_host(used), on_host(w_used), size)
 
 
@@ -73,8 +95,9 @@ def predict(model: BatchModel, X: torch.Tensor) -> torch.Tensor:
     """Predict on the device of X; returns a tensor there."""
     check_is_fitted(model)
     _require_activation(model.hidden_.activation)
-    X = checked_new(model, X)
-    y = model._target_scaling.undo(_outputs(model, X))
+    with naming_lack_of_memory():
+        X = checked_new(model, X)
+        y = model._target_scaling.undo(_outputs(model, X))
     return y[:, 0] if model._one_target else y
 
 
@@ -204,21 +227,36 @@ def _quantiles(values: torch.Tensor, levels: Sequence[float], w: torch.Tensor) -
     return on_host(values.sort().values[torch.tensor(at, device=values.device)])
 
 
-def _hidden(
+def _has_room(layer: HiddenLayer, X: torch.Tensor) -> bool:
+    """Whether the device has room for H."""
+    if not X.is_cuda:
+        return True
+    free, _ = torch.cuda.mem_get_info(X.device)
+    return bool(len(X) * layer.n_outputs * X.element_size() <= _FREE * free)
+
+
+def _in_memory_or_blocks(solved: Callable[[bool], Solution], has_room: bool) -> Solution:
+    """Solve with all of H on the device, or, where that does not fit, with blocks of it."""
+    if has_room:
+        try:
+            return solved(False)
+        except torch.cuda.OutOfMemoryError:
+            pass  # not in the handler: the error's traceback holds H
+        torch.cuda.empty_cache()
+    return solved(True)
+
+
+def _blocks(
     layer: HiddenLayer, X: torch.Tensor, omega: torch.Tensor | None
-) -> torch.Tensor | Callable[[slice], torch.Tensor]:
-    """Return H, or what makes its blocks where the device has no room for it."""
-    if X.is_cuda:
-        free, _ = torch.cuda.mem_get_info(X.device)
-        if len(X) * layer.n_outputs * X.element_size() > _FREE * free:
-            make = DeviceLayer(layer, X)
+) -> Callable[[slice], torch.Tensor]:
+    """Return what makes H of a block of rows."""
+    make = DeviceLayer(layer, X)
 
-            def block(rows: slice) -> torch.Tensor:
-                H = make(X[rows])
-                return H if omega is None else H * omega[rows, None]
+    def block(rows: slice) -> torch.Tensor:
+        H = make(X[rows])
+        return H if omega is None else H * omega[rows, None]
 
-            return block
-    return held(layer, X, omega)
+    return block
 
 
 def _outputs(model: BatchModel, X: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,12 +24,19 @@ from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends import FittedModel
 from gorelm.backends.inputs import FARTHEST_INPUT, ScaledRows
-from gorelm.backends.torch.fit import TakesTensors, checked, checked_new
+from gorelm.backends.torch.fit import (
+    TakesTensors,
+    checked,
+    checked_new,
+    naming_lack_of_memory,
+)
 from gorelm.backends.torch.rows import ACTIVATIONS as ADDITIVE
 from gorelm.estimators._prepare import usable_rows
 
 BLOCK_BYTES = 2**31  # of hidden outputs at a time
 LEAST_ROWS = 1024
+
+Result = TypeVar("Result")
 
 
 class Member(Protocol):
@@ -101,18 +109,20 @@ class TorchInputs:
         del n_threads  # the device has its own
         outputs, n = DeviceOutputs(hidden, self._X), hidden.n_outputs + 1
         weights, targets = self._there(omega)[:, None], self._there(T)
-        found: list[RidgeSums] = []
-        for group in groups:
+
+        def of_group(group: Indices, size: int) -> RidgeSums:
             G, C = self._X.new_zeros((n, n)), self._X.new_zeros((n, T.shape[1]))
-            for rows in self._there(group).split(_block_rows(self._X, n)):
+            for rows in self._there(group).split(size):
                 H = outputs(self._X[rows]).mul_(weights[rows])
                 C.addmm_(H.T, weights[rows] * targets[rows])
                 # Strips of the lower triangle, large enough to fill the device.
                 for start in range(0, n, 512):
                     strip = slice(start, start + 512)
                     G[start:, strip].addmm_(H[:, start:].T, H[:, strip])
-            found.append(DeviceSums(G.tril() + G.tril(-1).T, C))
-        return found
+            return DeviceSums(G.tril() + G.tril(-1).T, C)
+
+        size = _block_rows(self._X, n)
+        return [_in_fitting_blocks(partial(of_group, group), size) for group in groups]
 
     def outputs(
         self,
@@ -130,8 +140,11 @@ class TorchInputs:
     def outputs_there(self, hidden: HiddenOutputs, rows: Tensor, coef: Array) -> Tensor:
         """Return H B of some rows as a tensor."""
         outputs, B = DeviceOutputs(hidden, self._X), self._there(coef)
-        parts = rows.split(_block_rows(self._X, len(B)))
-        return torch.cat([outputs(self._X[part]) @ B for part in parts])
+
+        def in_blocks(size: int) -> Tensor:
+            return torch.cat([outputs(self._X[part]) @ B for part in rows.split(size)])
+
+        return _in_fitting_blocks(in_blocks, _block_rows(self._X, len(B)))
 
     def _there(self, values: Array | Indices) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), device=self._X.device)
@@ -214,6 +227,19 @@ RADIAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+def _in_fitting_blocks(work: Callable[[int], Result], size: int) -> Result:
+    """Do work in blocks of so many rows, or of fewer if the device has no room for these."""
+    while size > LEAST_ROWS:
+        try:
+            return work(size)
+        except torch.cuda.OutOfMemoryError:
+            pass  # not in the handler: the error's traceback holds the block
+        torch.cuda.empty_cache()
+        size = max(size // 4, LEAST_ROWS)
+    with naming_lack_of_memory():
+        return work(size)
+
+
 def _block_rows(X: Tensor, n_outputs: int) -> int:
     """Return how many rows of hidden outputs are made at a time."""
     room = float(BLOCK_BYTES)
@@ -229,17 +255,13 @@ def prepare(
 
     Of arrays, X is moved to the device; the targets may be tensors only where X is one.
     """
-    inputs, targets, weights = checked(model, X, y, sample_weight)
-    inputs, used = inputs.double(), usable_rows(targets, weights)
-    there, w = (inputs, weights) if used.all() else (inputs[used], weights[used])
-    scaling = fit_scaling("standard", inputs.shape[1], lambda summary: summary(there, w))
-    return (
-        TorchInputs(inputs, scaling),
-        scaling,
-        on_host(targets),
-        on_host(weights),
-        on_host(used),
-    )
+    with naming_lack_of_memory():
+        inputs, targets, weights = checked(model, X, y, sample_weight)
+        inputs, used = inputs.double(), usable_rows(targets, weights)
+        there, w = (inputs, weights) if used.all() else (inputs[used], weights[used])
+        scaling = fit_scaling("standard", inputs.shape[1], lambda summary: summary(there, w))
+        rows = TorchInputs(inputs, scaling)
+        return rows, scaling, on_host(targets), on_host(weights), on_host(used)
 
 
 def predict(model: Ensemble, X: object) -> Tensor:

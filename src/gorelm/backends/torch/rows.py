@@ -188,16 +188,17 @@ class TorchRows:
 
     def _capped(self, R: Tensor, problem: Problem, cap: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return squared norms limited to `cap`, and the losses without and with this limit."""
-        if self._observed is not None:
-            R = R * self._observed[:, None]
+        known = R if self._observed is None else R * self._observed[:, None]
         if problem.loss == "squared":
-            loss = 0.5 * problem.tau.double() * _squares(R)
+            loss = 0.5 * problem.tau.double() * _squares(known)
             return _squares(R), loss, loss
-        r: Tensor = problem.residual_norms(R)
+        r: Tensor = problem.residual_norms(known)
         axes = (0,) if problem.by_row else (0, 2)
         limit: Tensor = problem.over_norms(cap.to(R.dtype), self._omega)
         near = torch.minimum(r, limit.expand_as(r))
         losses = [self._huber(x, problem).sum(axes, dtype=torch.float64) for x in (r, near)]
+        if known is not R:  # sizes are those of all cells, as in memory
+            near = torch.minimum(problem.residual_norms(R), limit.expand_as(r))
         return (near * near).sum(axes, dtype=torch.float64), *losses
 
     def _there(self, cap: Array) -> Tensor:

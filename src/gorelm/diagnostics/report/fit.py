@@ -328,8 +328,8 @@ def settings(fit: Fit) -> list[tuple[str, str]]:
         flagged = int(fit.rows.flagged.sum())
         cells = int((fit.wrong & ~fit.rows.flagged[:, None]).sum())
         of_cells = f", {cells:,} cells of other rows are flagged" if cells else ""
-        two = f"in two groups: {flagged:,} rows were set aside{of_cells}"
-        one = f"in one group: no row was set aside{of_cells}"
+        two = f"in two groups: {flagged:,} rows were excluded from the training{of_cells}"
+        one = f"in one group: no row was excluded from the training{of_cells}"
         facts.append(("Errors", two if attribute(fit.model, "contaminated_") else one))
     if attribute(fit.model, "stopped_by_") is not None:
         facts.append(("Growth stopped by", str(attribute(fit.model, "stopped_by_"))))
@@ -504,6 +504,10 @@ def _outliers(fit: Fit) -> Picture:
         rows.scores, rows.threshold, rows.flagged, unseen=rows.unseen, row_names=fit.row_names
     )
     caption = "Every training row. The largest scores carry the number or name of their row."
+    n_others = int((fit.wrong.any(axis=1) & ~rows.flagged).sum())
+    if n_others:
+        others = "other row has" if n_others == 1 else "other rows have"
+        caption += f" {n_others:,} {others} flagged cells: only single targets are wrong there."
     return _picture(
         "Scores",
         caption + _image_note(len(fit.observed)),
@@ -521,7 +525,7 @@ def _predictions(fit: Fit) -> Picture:
     display = PredictedObservedDisplay(
         fit.observed,
         fit.predicted,
-        flagged=fit.rows.flagged,
+        flagged=fit.rows.flagged[:, None] | fit.wrong,
         target_names=fit.target_names,
         unseen=fit.unseen,
     )

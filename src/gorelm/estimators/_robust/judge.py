@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import binom
+from sklearn.metrics import euclidean_distances
 
 from gorelm._typing import Array, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold
@@ -27,6 +28,8 @@ FAR = 10.0
 # rows are at fault, not cells.
 TOGETHER = 0.6
 HEAVY = 1.5  # usual errors, beyond which the pull of a cell does not grow where tails are heavy
+FEW_ROWS = 100  # from which a model cannot learn what the other rows of a region tell
+BY_CHANCE_BESIDE = 0.005  # probability of that many mistakes beside each other
 FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 
 
@@ -164,6 +167,26 @@ def least_explained(task: RobustTask, n_targets: int = 1) -> float:
         X = task.rows.take(np.flatnonzero(task.usable))
         n = len(np.unique(np.column_stack([X, task.T[task.usable]]), axis=0))
     return TWO_GROUPS + BY_CHANCE / n * 2.0 / (1 + n_targets)
+
+
+def in_one_region(task: RobustTask, off: Mask) -> bool:
+    """Whether of few rows those that are off lie beside each other in the space of the inputs.
+
+    Mistakes do not depend on the inputs. If most of those that are off have another one as nearest
+    row, and hardly by chance, the models cannot follow the targets there. Of many rows some others
+    lie in that region, too, and tell.
+    """
+    usable = np.flatnonzero(task.usable)
+    off = off[usable]
+    if len(usable) > FEW_ROWS or off.sum() < 3:
+        return False
+    X = task.rows.take(usable)
+    distances = euclidean_distances(X)
+    np.fill_diagonal(distances, np.inf)
+    beside = int(off[np.argmin(distances, axis=1)][off].sum())
+    expected = (off.sum() - 1) / (len(off) - 1)
+    by_chance = binom.sf(beside - 1, off.sum(), expected)
+    return bool(beside > (1 + expected) / 2 * off.sum() and by_chance < BY_CHANCE_BESIDE)
 
 
 def log_sizes(errors: Array) -> Array:

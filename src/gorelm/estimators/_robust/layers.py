@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeGuard
 
@@ -124,6 +124,7 @@ class Part:
     kept: Mask  # rows that are fitted
     folds: Sequence[Fold] | None  # None: leave one out
     sketch: Array | None = None  # of many targets
+    cut: Array | float = np.inf  # (m,): larger errors count as this, so that no row rules a score
 
     @property
     def X(self) -> Array:
@@ -136,25 +137,32 @@ class Part:
         return scaled_rows(self.given)
 
     def mean_squares(self, predicted: Array, rows: Mask | Indices) -> Array:
-        """Return the mean squared norm of the errors of some rows, of predictions (n, P, m)."""
+        """Return the mean squared errors (P, m) of some rows, of predictions (n, P, m)."""
         errors = np.nan_to_num(predicted - self.T[rows][:, None])
+        np.clip(errors, -self.cut, self.cut, out=errors)
         w = self.w[rows]
-        return np.asarray(np.einsum("n,npm,npm->p", w, errors, errors) / w.sum())
+        return np.asarray(np.einsum("n,npm,npm->pm", w, errors, errors) / w.sum())
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A drawn layer at the best of its penalties."""
+    """A drawn layer, each target at the best of its penalties."""
 
     layer: Layer
     hidden: HiddenLayer | JointLayer
     guide: SubsetGuide | None  # by which it was drawn
-    lam: int  # index in the path
-    score: float  # mean squared norm of the errors: smaller is better
+    lam: int  # index in the path: best for all targets together
+    lams: Indices  # (m,): for each of them
+    scores: Array  # (m,): mean squared errors of the targets
     predicted: Array  # (rows, m): by fits without the row; NaN where no fold tests it
     coef: Array  # fitted to all rows that are kept; the last row is the intercept
     sums: tuple[RidgeSums, Mask] | None = None  # of many rows: H'H, H'T, and the rows in them
     layers: tuple[Layer, ...] = ()  # of a joint layer
+
+    @property
+    def score(self) -> float:
+        """Mean squared norm of the errors: smaller is better."""
+        return float(self.scores.sum())
 
     def outputs(self, X: Array | ScaledRows, n_threads: int = 1) -> Array:
         """Return the predictions for other scaled rows."""
@@ -177,25 +185,51 @@ def compare(
             errors = path.errors(T)
             known = ~np.isnan(part.T[kept])
             counted = errors if known.all() else errors * known[:, None]
+            cut = (omega[kept] * part.cut)[:, None]
+            counted = np.clip(counted, -cut, cut)
         else:
             errors = counted = path.errors(T @ part.sketch)
-        squares = np.einsum("npm,npm->p", counted, counted) / part.w[kept].sum()
-        best = int(np.argmin(squares))
+        squares = np.einsum("npm,npm->pm", counted, counted) / part.w[kept].sum()
+        best, targets = int(np.argmin(squares.sum(axis=1))), np.arange(T.shape[1])
         if part.sketch is None:
-            left_out = T - errors[:, best]
+            lams = penalty_of_each(squares)
+            left_out, scores = T - errors[:, lams, targets], squares[lams, targets]
         else:
-            left_out = T - path.errors(T, slice(best, best + 1))[:, 0]
-        coef = path.coef(T, best)
+            lams = np.full(len(targets), best)
+            errors = path.errors(T, slice(best, best + 1))[:, 0]
+            left_out = T - errors
+            errors = np.where(np.isnan(part.T[kept]), 0.0, errors)
+            scores = (errors**2).sum(axis=0) / part.w[kept].sum()
+        coef = path.coef(T, lams)
         predicted = np.asarray(H @ coef)
         predicted[kept] = left_out / omega[kept]
     else:
         of_folds = _by_folds(part, H, omega)
         scored = kept & ~np.isnan(of_folds[:, 0, 0])
         squares = part.mean_squares(of_folds[scored], scored)
-        best = int(np.argmin(squares))
-        coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[best])
-        predicted = np.asarray(of_folds[:, best])
-    return Trial(layer, hidden, guide, best, float(squares[best]), predicted, coef)
+        best, targets = int(np.argmin(squares.sum(axis=1))), np.arange(squares.shape[1])
+        lams = penalty_of_each(squares)
+        scores, predicted = squares[lams, targets], np.asarray(of_folds[:, lams, targets])
+        coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[lams])
+    return Trial(layer, hidden, guide, best, lams, scores, predicted, coef)
+
+
+def penalty_of_each(squares: Array) -> Indices:
+    """Return the best penalty of each target, by squared errors (P, m).
+
+    Half of the say has their sum over all targets: the errors of one target in few rows choose a
+    penalty by chance.
+    """
+    tiny = np.finfo(float).tiny
+    own, together = (np.log(s + tiny) for s in (squares, squares.sum(axis=1, keepdims=True)))
+    return np.asarray(np.argmin(own + together, axis=0))
+
+
+def rescored(trial: Trial, part: Part, predicted: Array) -> Trial:
+    """Return a trial with its predictions on the scale of other rows to fit, and scored by them."""
+    scored = part.kept & ~np.isnan(predicted).any(axis=1)
+    scores = part.mean_squares(predicted[scored][:, None], scored)[0]
+    return replace(trial, predicted=predicted, scores=scores)
 
 
 def _filled_in(part: Part, path: RidgePath) -> Array:
@@ -208,7 +242,8 @@ def _filled_in(part: Part, path: RidgePath) -> Array:
     T, unknown = omega * part.filled[kept], np.isnan(part.T[kept])
     if not unknown.any():
         return np.asarray(T)
-    best = int(np.argmin(part.mean_squares(path.left_out(T) / omega[:, None], kept)))
+    squares = part.mean_squares(path.left_out(T) / omega[:, None], kept)
+    best = int(np.argmin(squares.sum(axis=1)))
     for _ in range(FILLINGS):
         T = np.where(unknown, T - path.errors(T, slice(best, best + 1))[:, 0], T)
     return np.asarray(T)
@@ -367,7 +402,7 @@ class FoldedFit:
 
     def loss_of(self, predicted: Array) -> float:
         """Return the mean squared norm of the errors of predictions of the validation rows."""
-        return float(self._part.mean_squares(predicted[:, None], self._valid)[0])
+        return float(self._part.mean_squares(predicted[:, None], self._valid).sum())
 
     @property
     def on_valid(self) -> Array:
@@ -382,8 +417,8 @@ class FoldedFit:
     def on_judging_fold(self) -> Trial:
         """Return the fit without the fold that chose the penalty."""
         nothing = np.empty((0, self._part.T.shape[1]))
-        coef = self._coefs[self.lam]
-        return Trial(self.layer, self._hidden, self._guide, self.lam, self.loss, nothing, coef)
+        scores = self._part.mean_squares(self.on_valid[:, None], self._valid)[0]
+        return self._trial(scores, nothing, self._coefs[self.lam])
 
     def trial(self) -> Trial:
         """Fit without every fold, and to all rows."""
@@ -405,10 +440,14 @@ class FoldedFit:
         with np.errstate(invalid="ignore"):
             predicted = np.asarray(total / np.where(count, count, np.nan))
         scored = part.kept & (count[:, 0] > 0)
-        score = float(part.mean_squares(predicted[scored][:, None], scored)[0])
-        coef, sums = self._whole.coef(PATH[lam]), (self._whole, part.kept)
-        found = (self.layer, self._hidden, self._guide, lam, score, predicted, coef, sums)
-        return Trial(*found, layers=self._layers)
+        scores = part.mean_squares(predicted[scored][:, None], scored)[0]
+        found = self._trial(scores, predicted, self._whole.coef(PATH[lam]))
+        return replace(found, sums=(self._whole, part.kept), layers=self._layers)
+
+    def _trial(self, scores: Array, predicted: Array, coef: Array) -> Trial:
+        lams = np.full(len(scores), self.lam)
+        drawn = self.layer, self._hidden, self._guide
+        return Trial(*drawn, self.lam, lams, scores, predicted, coef)
 
 
 def _descend(loss: Callable[[int], float], start: int) -> tuple[int, float]:

@@ -29,8 +29,9 @@ from gorelm.estimators._robust.layers import (
     complementary,
     lam_for_more,
     pooled_guides,
+    rescored,
 )
-from gorelm.estimators._robust.search import Found, best_of, changed, filling_of
+from gorelm.estimators._robust.search import Ensemble, Found, changed, ensemble, filling_of
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.estimators.batch import RELMRegressor
 
@@ -46,7 +47,7 @@ INNER_FENCE = 1.5  # Tukey's: where the pull of a row that stays is bounded
 class Refined:
     """Members compared on all rows that stay."""
 
-    members: list[Trial]
+    members: Ensemble
     part: Part  # all rows
     scaling: Scaling  # of the targets
     judged: Judged
@@ -63,22 +64,21 @@ def refine(task: RobustTask, found: Found) -> Refined:
             task, found, task.part(found.judged.T, filling, kept, some)[0], part
         )
     else:
-        trials = _grown(task, found, part)
+        trials = _grown(task, found, part, scaling)
     members, judged = _members(task, screened, scaling, trials)
     if screened.dirty and changed(judged, kept, found.judged.wrong):
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, every)
-        trials = [_fitted_again(task, part, member) for member in members]
+        trials = [_fitted_again(task, part, trial) for trial in members.trials]
         members, judged = _members(task, screened, scaling, trials)
     return Refined(members, part, scaling, judged)
 
 
 def _members(
     task: RobustTask, screened: Screened, scaling: Scaling, trials: Sequence[Trial]
-) -> tuple[list[Trial], Judged]:
+) -> tuple[Ensemble, Judged]:
     """Return the best of trials on all rows, and all rows judged by their average."""
-    members = best_of(sorted(trials, key=lambda trial: trial.score), task.effort.n_members)
-    predicted = np.mean([member.predicted for member in members], axis=0)
-    return members, judge(task, screened, scaling.undo(predicted))
+    members = ensemble(trials, task.effort.n_members)
+    return members, judge(task, screened, scaling.undo(members.predicted))
 
 
 def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
@@ -97,8 +97,8 @@ def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
     ).trial()
 
 
-def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
-    """Compare the best layers with all their nodes, and as they were."""
+def _grown(task: RobustTask, found: Found, part: Part, scaling: Scaling) -> list[Trial]:
+    """Compare the best layers with all their nodes, and all as they were."""
     guides = pooled_guides(found.part, found.trials)
     nodes = task.nodes_for(int(part.kept.sum()))
 
@@ -107,10 +107,13 @@ def _grown(task: RobustTask, found: Found, part: Part) -> list[Trial]:
         hidden = trial.layer.draw(nodes, task.seed, part.X, guide, part.w)
         return compare(part, trial.layer, hidden, guide)
 
-    best = best_of(found.trials, task.effort.n_members)
-    # Few nodes may do better than many; the score of the same rows tells.
-    same_rows = best if (part.kept == found.part.kept).all() else []
-    return [*task.each(grown, best, "fitting"), *same_rows]
+    best = ensemble(found.trials, task.effort.n_members).trials[: task.effort.n_members]
+    # Few nodes may do better than many; the scores by the same rows tell.
+    few = [
+        rescored(trial, part, scaling.dense(found.scaling.undo(trial.predicted)))
+        for trial in found.trials
+    ]
+    return [*task.each(grown, best, "fitting"), *few]
 
 
 def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> list[Trial]:
@@ -173,12 +176,17 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
         bounded = bounded_targets(target, part.w, expected, kept)
         target = np.where(task.doubted[:, None], bounded, target)
 
-    def fitted(trial: Trial) -> list[RELMRegressor]:
+    n_models = sum(max(len(trial.layers), 1) for trial in refined.members.trials)
+
+    def fitted(member: tuple[Trial, Array]) -> list[RELMRegressor]:
+        trial, share = member
+        # The estimator predicts by the plain mean of its members.
+        share = share * n_models / max(len(trial.layers), 1)
         if trial.sums is None:
             scale = omega[kept][:, None]
             H = scale * with_constant(trial.hidden, part.X[kept])
-            coef, unit = ridge_coef(H, scale * target[kept], PATH[trial.lam]), np.vdot(H, H)
-            return _as_estimators(task, trial, coef, float(unit))
+            coef, unit = ridge_coef(H, scale * target[kept], PATH[trial.lams]), np.vdot(H, H)
+            return _as_estimators(task, trial, share * coef, float(unit))
         sums, before = trial.sums
         # What is new in the sums: rows that came, rows that went, targets that were moved.
         stayed = kept & before & (target != part.filled).any(axis=1)
@@ -187,10 +195,11 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
         groups = [np.flatnonzero(rows) for rows in (kept & ~before, before & ~kept, stayed)]
         came, went, moved = part.rows.sums(trial.hidden, groups, omega, changes, task.n_threads)
         sums = (sums + came - went).with_targets_of(moved)
-        return _as_estimators(task, trial, sums.coef(PATH[trial.lam]), sums.trace)
+        return _as_estimators(task, trial, share * sums.coef(PATH[trial.lam]), sums.trace)
 
     # Sums are made with all threads, one member after the other.
-    of_trials = ordered_map(fitted, refined.members, 1 if task.many else task.n_threads)
+    members = list(zip(refined.members.trials, refined.members.shares, strict=True))
+    of_trials = ordered_map(fitted, members, 1 if task.many else task.n_threads)
     return [member for members in of_trials for member in members]
 
 

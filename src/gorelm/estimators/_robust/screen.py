@@ -107,8 +107,7 @@ def _heavy(task: RobustTask, rows: Indices, H: Array, T: Array, bounded: Array, 
     Squared errors get heavier penalties to choose from, too. Both are compared by the mean of
     errors that are cut off, so that no outlier decides.
     """
-    lams, level = lam * HEAVIER, np.ones(T.shape[1])
-    squared = bounded_by_folds(task, rows, H, T, lams, level)
+    squared = bounded_by_folds(task, rows, H, T, lam * HEAVIER, None)
     errors = np.abs(np.concatenate([bounded[:, None], squared], axis=1) - T[:, None])
     w = np.where(task.usable[rows][:, None] & ~np.isnan(errors).any(axis=1), task.w[rows, None], 0)
     errors = np.nan_to_num(errors)
@@ -166,12 +165,13 @@ def bounded_by_folds(
     H: Array,
     T: Array,
     lams: Array,
-    level: Array,
+    level: Array | None,
     n_folds: int | None = None,
 ) -> Array:
     """Return predictions of some rows, (n, P, m), by bounded fits without their fold.
 
-    Only the first `n_folds` are predicted, the others are NaN.
+    Only the first `n_folds` are predicted, the others are NaN. Without levels, the fits minimise
+    squared errors.
     """
     predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
     for fold in _screen_folds(task, rows)[:n_folds]:
@@ -180,7 +180,13 @@ def bounded_by_folds(
             raise ValueError(
                 "a target is unknown in all training rows of a fold; use fewer folds or other ones"
             )
-        coefs = bounded_fit(H[train], T[train], task.w[rows[train]], lams, level).coefs()
+        w = task.w[rows[train]]
+        if level is None and not np.isnan(T[train]).any():
+            omega = np.sqrt(w)[:, None]
+            coefs = RidgePath(omega * H[train], lams).coefs(omega * T[train])
+        else:
+            levels = np.ones(T.shape[1]) if level is None else level
+            coefs = bounded_fit(H[train], T[train], w, lams, levels).coefs()
         outputs = H[fold.test] @ coefs.reshape(len(coefs), -1)
         predicted[fold.test] = outputs.reshape(-1, *coefs.shape[1:])
     return predicted
@@ -224,6 +230,11 @@ def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> Boun
 
 def quantiles_of_columns(values: Array, w: Array, level: Array) -> Array:
     """Return quantiles (P, m) of values (n, P, m) with weights (n, m), at the level of each m."""
+    if w.min() == w.max():  # no need to sort
+        n = len(values)
+        places = np.clip(np.ceil(level * n * (1.0 - 1e-12)).astype(int) - 1, 0, n - 1)
+        parted = np.partition(values, np.unique(places), axis=0)
+        return np.asarray(parted[places, :, np.arange(len(places))].T)
     order = np.argsort(values, axis=0, kind="stable")
     weights = np.take_along_axis(np.broadcast_to(w[:, None], values.shape), order, axis=0)
     reached = np.cumsum(weights, axis=0)

@@ -16,16 +16,19 @@ from gorelm.estimators._robust.judge import (
     FARTHEST_TARGET,
     Judged,
     Screened,
+    in_one_region,
     judge,
     least_explained,
     log_sizes,
 )
 from gorelm.estimators._robust.layers import (
+    PATH,
     Layer,
     Part,
     Trial,
     compare,
     pooled_guides,
+    rescored,
 )
 from gorelm.estimators._robust.screen import (
     CHOOSING_FOLDS,
@@ -76,6 +79,7 @@ class Found:
     screened: Screened  # as the search found it to be
     trials: list[Trial]  # best first
     part: Part
+    scaling: Scaling  # of its targets
     judged: Judged
 
 
@@ -97,15 +101,19 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
             fewer = replace(screened, contaminated=contaminated, groups=groups)
             return search(task, judged_by_screen(task, fewer), sure=True)
     if screened.dirty and changed(judged, screened.kept, screened.wrong):
+        before = scaling
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
         again = task.each(
             lambda t: compare(part, t.layer, t.hidden, t.guide), best, "searching again"
         )
-        again.sort(key=lambda trial: trial.score)
-        trials = [*again, *trials[len(again) :]]
-        judged = _judge_by(task, screened, scaling, again, rows)
-    return Found(screened, trials, part, judged)
+        others = [
+            rescored(trial, part, scaling.dense(before.undo(trial.predicted)))
+            for trial in trials[len(again) :]
+        ]
+        trials = sorted([*again, *others], key=lambda trial: trial.score)
+        judged = _judge_by(task, screened, scaling, trials, rows)
+    return Found(screened, trials, part, scaling, judged)
 
 
 def changed(judged: Judged, kept: Mask, wrong: Mask) -> bool:
@@ -125,6 +133,9 @@ def _still_two(
     if contaminated or groups.any():
         of_rows, of_cells = confirmed(task, screened, trials)
         contaminated, groups = contaminated and of_rows, groups & of_cells
+    contaminated = contaminated and not in_one_region(task, judged.flagged)
+    off = judged.cells.mask & judged.kept[:, None]
+    groups = groups & [not in_one_region(task, column) for column in off.T]
     return contaminated, groups
 
 
@@ -144,7 +155,9 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
 
     def explained(trial: Trial) -> Array:
         H = with_constant(trial.hidden, X)
-        predicted = bounded_by_folds(task, rows, H, T, SCREEN_PATH, level, n_folds)
+        # Wrong rows call for heavier penalties than those that the layer chose without them.
+        lams = SCREEN_PATH[: 1 + np.count_nonzero(PATH[trial.lam] < SCREEN_PATH)]
+        predicted = bounded_by_folds(task, rows, H, T, lams, level, n_folds)
         errors = predicted - T[:, None]
         tested = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
         total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)
@@ -188,23 +201,50 @@ def is_sparse(layer: Layer, n_features: int) -> bool:
     return layer.n_inputs is not None and layer.n_inputs < n_features
 
 
-def best_of(trials: Sequence[Trial], n_members: int) -> list[Trial]:
-    """Return the first `n_members`, without those that are much worse than the very first."""
-    most = MUCH_WORSE * trials[0].score
-    return [trials[0], *(one for one in trials[1:n_members] if one.score <= most)]
+@dataclass(frozen=True)
+class Ensemble:
+    """Trials whose weighted mean predicts, each target with weights of its own."""
+
+    trials: list[Trial]
+    shares: Array  # (trials, m): of each trial in the prediction of a target; their sum is 1
+
+    @property
+    def predicted(self) -> Array:
+        """Predictions of the rows by fits without them."""
+        each = zip(self.shares, self.trials, strict=True)
+        return np.asarray(sum(share * trial.predicted for share, trial in each))
+
+
+def ensemble(trials: Sequence[Trial], n_members: int) -> Ensemble:
+    """Return the mean of the `n_members` best trials of each target.
+
+    Those much worse than the best are left out. Of all trials, twice `n_members` are considered,
+    those with the best places among the first `n_members` of the targets.
+    """
+    scores = np.array([trial.scores for trial in trials])
+    places = np.argsort(np.argsort(scores, axis=0, kind="stable"), axis=0)
+    total = np.minimum(places, n_members).sum(axis=1)
+    chosen = np.argsort(total, kind="stable")[: 2 * n_members]
+    scores = scores[chosen]
+    order = np.argsort(scores, axis=0, kind="stable")
+    first = np.argsort(order, axis=0) < n_members
+    used = first & (scores <= MUCH_WORSE * scores.min(axis=0))
+    some = used.any(axis=1)
+    shares = used[some] / used.sum(axis=0)
+    return Ensemble([trials[k] for k in chosen[some]], shares)
 
 
 def _judge_by(
     task: RobustTask, screened: Screened, scaling: Scaling, trials: Sequence[Trial], rows: Indices
 ) -> Judged:
     """Judge all rows by the average of the best trials, which were fitted to some of them."""
-    members = best_of(trials, task.effort.n_members)
+    members = ensemble(trials, task.effort.n_members)
     predicted = np.zeros(task.T.shape)
-    for member in members:
-        if len(rows) < len(predicted):
-            predicted += member.outputs(task.rows, task.n_threads)
-    predicted[rows] = sum(member.predicted for member in members)
-    return judge(task, screened, scaling.undo(predicted / len(members)))
+    if len(rows) < len(predicted):
+        for share, trial in zip(members.shares, members.trials, strict=True):
+            predicted += share * trial.outputs(task.rows, task.n_threads)
+    predicted[rows] = members.predicted
+    return judge(task, screened, scaling.undo(predicted))
 
 
 def filling_of(judged: Judged, screened: Screened) -> Array:

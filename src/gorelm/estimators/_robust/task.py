@@ -13,11 +13,14 @@ from gorelm._features.scaling import Scaling
 from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import ScaledRows, scaled_rows
+from gorelm.estimators._robust.cells import masked_quantile
 from gorelm.estimators._robust.layers import Part, sketch_of
 from gorelm.selection import Fold, track
 
 LEARNING_ROWS = 50_000  # of more rows, errors of a sample tell how large they usually are
 CENTRE_ROWS = 20_000  # of more rows, a sample may be centres of hidden nodes
+
+LARGE, CUT = 0.9, 3.0  # quantile of the errors; what larger ones are cut off at, in these
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -186,8 +189,22 @@ class RobustTask:
             kept[rows],
             folds,
             sketch_of(T.shape[1], self.seed),
+            self._cut(scaling.dense(T) - scaling.dense(expected), kept),
         )
         return part, scaling
+
+    def _cut(self, errors: Array, kept: Mask) -> Array:
+        """Return the size from which on errors of a target count alike when layers are compared.
+
+        Else a row with an input far from all others would choose: of many layers, one predicts its
+        target by chance.
+        """
+        cut = np.ones(errors.shape[1])  # the deviation of the target
+        for j, column in enumerate(np.abs(errors).T):
+            by = kept & self.learning & ~np.isnan(column)
+            if by.any():
+                cut[j] = max(CUT * masked_quantile(column[by], self.w[by], LARGE), 1.0)
+        return cut
 
     def each(
         self, work: Callable[[Item], Result], items: Sequence[Item], what: str

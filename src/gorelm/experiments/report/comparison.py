@@ -99,17 +99,18 @@ def _nemenyi_sentence(
 ) -> str:
     groups = cliques(ranks, distance)
     if not groups:
-        found = "all methods are told apart"
+        found = "all methods differ significantly"
     elif len(groups[0]) == len(labels):
-        found = "no two methods are told apart"
+        found = "no two methods differ significantly"
     elif len(groups) <= 3:
         names = "; ".join(", ".join(labels[j] for j in group) for group in groups)
-        found = f"not told apart are {names}"
+        found = f"no significant difference among {names}"
     else:
         # more groups are for the diagram to show
         best = int(np.argmin(ranks))
         near = [labels[j] for j in groups[0] if j != best] if best in groups[0] else []
-        found = f"not told apart from the best, {labels[best]}: {', '.join(near) or 'none'}"
+        others = ", ".join(near) or "none"
+        found = f"not significantly different from the best, {labels[best]}: {others}"
     return (
         f"Nemenyi test: mean ranks over {n} data sets differ at {percent(ALPHA)} when they are "
         f"at least {distance:.2f} apart; {found}."

@@ -1,0 +1,155 @@
+"""Rows that need not be in memory, for what needs only some of them: searches, folds, chunks.
+
+`select` and `here` are for every kind of X that an estimator takes; `Table` is a checked X with
+targets and weights in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from gorelm._compat import safe_indexing
+from gorelm._extras import needs
+from gorelm._typing import Array, Indices, Inputs
+from gorelm.backends.dask.source import Partitioned
+from gorelm.estimators._owners import is_dask, is_elsewhere, require_device
+from gorelm.estimators._prepare import is_tensor, take_names, validate_targets
+from gorelm.stream import ParquetTable, RowBlocks
+
+
+def here(values: Any) -> Any:
+    """Return what is in memory already as it is, and tensors and dask collections as arrays."""
+    if is_dask(values):
+        from gorelm.backends.dask.source import computed
+
+        return computed(values)
+    if is_tensor(values):
+        return values.get() if hasattr(values, "get") else values.detach().cpu().numpy()
+    return values
+
+
+def is_in_memory(X: object) -> bool:
+    """Whether X is neither a tensor, nor in blocks or files, nor on a cluster."""
+    return not (is_tensor(X) or is_elsewhere(X) or isinstance(X, ParquetTable))
+
+
+def n_rows_of(X: Any) -> int:
+    """Return the number of rows; those of a dask collection are counted."""
+    if is_dask(X):
+        from gorelm.backends.dask.source import lengths_of
+
+        return sum(lengths_of(X))
+    return int(X.shape[0]) if hasattr(X, "shape") else len(X)
+
+
+def select(X: Any, rows: Indices) -> Any:
+    """Return some rows of X, in the order given; where they are not in memory, they stay there.
+
+    Rows of blocks and of dask collections must come in increasing order.
+    """
+    if is_tensor(X):
+        return X[rows] if hasattr(X, "detach") else X[rows.tolist()]
+    if isinstance(X, RowBlocks | ParquetTable):
+        return X.take(rows)
+    if isinstance(X, Partitioned):
+        return X.take(rows)
+    if is_dask(X):
+        from gorelm.backends.dask.source import taken
+
+        return taken(X, rows)
+    return safe_indexing(X, rows)
+
+
+def in_order(X: Any, rows: Indices, work: Callable[[Any], Array]) -> Array:
+    """Return what `work` makes of some rows, in whatever order they are named."""
+    if is_in_memory(X) or is_tensor(X):
+        return work(select(X, rows))
+    order = np.argsort(rows, kind="stable")
+    found = work(select(X, rows[order]))
+    result = np.empty_like(found)
+    result[order] = found
+    return result
+
+
+def chunk_of(X: Any) -> Any:
+    """Return inputs to be learnt block by block: arrays as they are, tensors as arrays."""
+    if is_dask(X):
+        from gorelm.backends.dask.source import as_blocks
+
+        return as_blocks(X)
+    return np.asarray(X) if isinstance(X, Partitioned) else here(X)
+
+
+def blocks_of(X: Inputs | RowBlocks) -> Iterator[tuple[slice, Inputs]]:
+    """Go through the rows once: an array is one block."""
+    if isinstance(X, RowBlocks):
+        yield from X
+    else:
+        yield slice(0, X.shape[0]), X
+
+
+def _none_left(rows: Indices) -> Inputs:
+    raise ValueError(f"{len(rows)} rows were to be brought after all that a search needs")
+
+
+class _Searching(Protocol):
+    """What reading a table uses of an estimator."""
+
+    device: str | None
+    missing_targets: str
+    n_features_in_: int
+    _one_target: bool
+
+    def _validate(
+        self, X: object, y: object, sample_weight: object
+    ) -> tuple[Inputs, Array, Array]: ...
+
+
+@dataclass(frozen=True)
+class Table:
+    """A checked table: inputs wherever they are, targets and weights in memory."""
+
+    X: Any  # as fits and predictions take it
+    T: Array  # NaN: unknown
+    w: Array
+    shown: Inputs  # inputs for splitters; of rows that are elsewhere zeros
+    take: Callable[[Indices], Inputs]  # brings the inputs of some rows, in increasing order, here
+
+    def whole(self) -> Inputs:
+        """Bring all inputs here."""
+        return self.shown if self.X is self.shown else self.take(np.arange(len(self.T)))
+
+    def brought(self) -> Table:
+        """Return the table for when no more rows come here: workers need not hold them."""
+        return replace(self, take=_none_left)
+
+    @classmethod
+    def of(cls, model: _Searching, X: Any, y: object, sample_weight: object) -> Table:
+        """Check a table; the model remembers the number and names of its inputs."""
+        require_device(model, X)
+        if model.device is not None or is_tensor(X):
+            with needs(f"{type(model).__name__} on a device needs PyTorch", "torch"):
+                from gorelm.backends.torch.fit import checked, naming_lack_of_memory
+
+            with naming_lack_of_memory():
+                there, T, w = checked(model, X, y, sample_weight)
+            shown = np.broadcast_to(0.0, tuple(there.shape))
+            return cls(there, here(T), here(w), shown, lambda rows: here(select(there, rows)))
+        if isinstance(X, RowBlocks):
+            take_names(model, X)
+            T, w = validate_targets(model, X, y, sample_weight)
+            return cls(X, T, w, np.broadcast_to(0.0, X.shape), lambda rows: X.take(rows).whole())
+        if is_elsewhere(X):
+            from gorelm.backends.dask.inputs import Partitions
+
+            parts = Partitions(X)
+            take_names(model, parts)
+            shown = np.broadcast_to(0.0, parts.shape)
+            T, w = validate_targets(model, shown, here(y), here(sample_weight))
+            return cls(X, T, w, shown, parts.take)
+        inputs, T, w = model._validate(X, y, sample_weight)
+        return cls(inputs, T, w, inputs, lambda rows: inputs[rows])

@@ -1,0 +1,63 @@
+"""The same rows in every place that estimators take them from."""
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from gorelm.stream import RowBlocks
+
+__all__ = ["OWNERS", "in_dask_frame", "in_parquet", "mapped", "on_dask", "on_device", "uneven"]
+
+
+def uneven(X):
+    """Blocks of 1, 2, 4, ... rows."""
+    starts = np.cumsum([0, *2 ** np.arange(12)])
+    parts = [X[a:b] for a, b in pairwise(starts) if a < len(X)]
+    return RowBlocks.from_blocks(parts)
+
+
+def mapped(folder, X):
+    np.save(folder / "X.npy", X)
+    return RowBlocks.from_array(np.load(folder / "X.npy", mmap_mode="r"))
+
+
+def in_parquet(folder, X):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    frame = pandas.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])]).assign(y=0.0)
+    frame.to_parquet(folder / "table.parquet", row_group_size=101)
+    return RowBlocks.from_parquet(folder / "table.parquet", ["y"])[0]
+
+
+def on_dask(folder, X):
+    pytest.importorskip("distributed", reason="dask is not installed")
+    import dask.array as da
+
+    return da.from_array(X, chunks=(101, 2))
+
+
+def in_dask_frame(folder, X):
+    pandas = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe", reason="dask is not installed")
+    frame = pandas.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
+    return dd.from_pandas(frame, npartitions=3)
+
+
+def on_device(folder, X, device="cpu"):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return torch.tensor(X, device=device)
+
+
+OWNERS = {
+    "uneven blocks": lambda folder, X: uneven(X),
+    "memory map": mapped,
+    "parquet": in_parquet,
+    "dask": on_dask,
+    "dask frame": in_dask_frame,
+    "torch cpu": on_device,
+    "torch cuda": partial(on_device, device="cuda"),
+}

@@ -24,6 +24,7 @@ from gorelm.estimators._robust.task import RobustTask
 BY_CHANCE = 2.4
 # Spreads of the target: in a table of one group, no cell with a smaller error is left out.
 FAR = 10.0
+FAR_OF_DIRTY = 3.0  # the same in one where rows are wrong: there are mistakes
 # Share of the wrong cells in rows that are right, beside that of cells wrong independently: below,
 # rows are at fault, not cells.
 TOGETHER = 0.6
@@ -119,7 +120,8 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
             cells = cells_by(learnt & ~flagged, groups)
             cells = replace(cells, mask=cells.mask | of_all.mask & flagged[:, None])
     kept = task.usable & ~(flagged & screened.dirty)
-    wrong = _left_out(task, cells.mask & (groups | (np.abs(errors) > FAR)), kept)
+    gross = np.abs(errors) > (FAR_OF_DIRTY if screened.contaminated else FAR)
+    wrong = _left_out(task, cells.mask & (groups | gross), kept)
     heavy = screened.heavy & (not screened.dirty)
     excess = errors - np.clip(errors, -HEAVY * cells.usual, HEAVY * cells.usual)
     moved = heavy & (by & task.doubted)[:, None] & ~np.isnan(excess)

@@ -41,7 +41,7 @@ from gorelm.estimators._encoding import (
 from gorelm.estimators._prepare import require_same_inputs, take_names
 from gorelm.estimators._table_blocks import StoredCells, StoredColumns
 from gorelm.estimators.robust import RobustELMRegressor
-from gorelm.stream import ParquetTable, RowBlocks
+from gorelm.stream import ParquetTable, RowBlocks, TablePart
 
 if TYPE_CHECKING:
     import pandas
@@ -191,7 +191,7 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         self._ignore(columns)
         self._note_counters(columns)
         if isinstance(X, ParquetTable):
-            inputs: Array | RowBlocks = self._learn_stored(X, StoredCells(columns, self.kinds_))
+            inputs: object = self._learn_stored(X, StoredCells(columns, self.kinds_))
         else:
             cells, invalid = self._cells(columns)
             self._note_invalid(invalid)
@@ -213,16 +213,29 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
                 f"ScreenedRegressor({name}()) as the estimator excludes them."
             )
 
-    def _learn_stored(self, X: ParquetTable, cells: StoredCells) -> RowBlocks:
-        """Fit the encoder to a table that is read in blocks; returns its inputs, in blocks."""
+    def _learn_stored(self, X: ParquetTable, cells: StoredCells) -> object:
+        """Fit the encoder to a table that is read in blocks; returns its inputs, in blocks.
+
+        On a cluster they are a dask array.
+        """
         self._note_invalid(cells.invalid([self._name(j) for j in range(len(self.kinds_))]))
         self.encoder_ = self._new_encoder(cells)
         n_inputs = self.encoder_.fit_transform(cells.few(self.max_categories)).shape[1]
-        return RowBlocks(lambda: self._encoded_frames(X), len(X), n_inputs)
+        if X.on_workers:
+            from gorelm.backends.dask.source import array_of_parts
 
-    def _encoded_frames(self, X: ParquetTable) -> Iterator[Array]:
-        for frame in X.frames():
-            yield self.encoder_.transform(self._cells(columns_of(frame))[0])
+            encoder = clone(self)  # without what an earlier fit left, which may be large
+            encoder.encoder_, encoder.kinds_ = self.encoder_, self.kinds_
+            parts = X.parts()
+            lengths = [part.n_rows for part in parts]
+            return array_of_parts(encoder._encoded_part, X.columns, parts, lengths, n_inputs)
+        return RowBlocks(lambda: map(self._encoded, X.frames()), len(X), n_inputs)
+
+    def _encoded(self, frame: pandas.DataFrame) -> Array:
+        return np.asarray(self.encoder_.transform(self._cells(columns_of(frame))[0]))
+
+    def _encoded_part(self, part: TablePart, columns: list[str]) -> Array:
+        return self._encoded(part.frame(columns))
 
     def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:
@@ -451,10 +464,14 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         if isinstance(X, ParquetTable):
             require_same_inputs(self, X.shape[1], X.columns)
             return np.concatenate([self.predict(frame) for frame in X.frames()])
+        return np.asarray(self.regressor_.predict(self._encoded_new(X)))
+
+    def _encoded_new(self, X: object) -> Array:
+        """Return the inputs of new rows, with warnings of what there is to say."""
         cells, notes = self._encodable(X)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
-        return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
+        return np.asarray(self.encoder_.transform(cells))
 
     def _encodable(self, X: object) -> tuple[Cells, list[str]]:
         """Return the cells of new rows, as the encoder takes them, and what there is to say."""

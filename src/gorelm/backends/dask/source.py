@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from gorelm._typing import Array
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -108,6 +111,25 @@ class DaskSource:
             return client.scatter(part, workers=[place], hash=False, direct=direct, timeout=_PAUSED)
 
         return {n: tuple(future(p, place) for p in self._parts[n]) for n, place in places.items()}
+
+
+def array_of_parts(
+    read: Callable[[Any, list[str]], Array],
+    columns: list[str],
+    parts: Sequence[object],
+    lengths: Sequence[int],
+    n_columns: int,
+) -> da.Array:
+    """Return a dask array of which workers read a part each, by ``read(part, columns)``."""
+    import dask
+    import dask.array as da
+
+    reading, names = dask.delayed(read, pure=False), dask.delayed(columns, pure=False)
+    blocks = [
+        da.from_delayed(reading(part, names), shape=(n_rows, n_columns), dtype=np.float64)
+        for part, n_rows in zip(parts, lengths, strict=True)
+    ]
+    return da.concatenate(blocks)
 
 
 def _sliced(values: InMemory, ends: list[int]) -> list[Part]:

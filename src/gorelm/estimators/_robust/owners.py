@@ -49,10 +49,10 @@ class Given:
 
 def given(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:
     """Check a table and scale its inputs; the model remembers their names."""
-    if model.device is not None and (is_dask(X) or isinstance(X, RowBlocks | Partitioned)):
+    if model.device is not None and (is_dask(X) or isinstance(X, Partitioned)):
         raise TypeError(
-            f"rows in blocks cannot be fitted on a device (device={model.device!r}): pass an array "
-            "or a tensor, or leave out device"
+            f"rows on a cluster cannot be fitted on a device (device={model.device!r}): pass an "
+            "array, blocks or a tensor, or leave out device"
         )
     if model.device is not None or is_tensor(X):
         return _on_device(model, X, y, sample_weight)
@@ -91,7 +91,10 @@ def _in_partitions(model: RobustELMRegressor, X: object, y: object, sample_weigh
 def _on_device(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:
     with needs("RobustELMRegressor on a device needs PyTorch", "torch"):
         from gorelm.backends.torch import inputs
-    rows, scaling, T, w, usable = inputs.prepare(model, X, y, sample_weight)
+    source = inputs.gathered(X, model.device) if isinstance(X, RowBlocks) else X
+    rows, scaling, T, w, usable = inputs.prepare(model, source, y, sample_weight)
+    if isinstance(X, RowBlocks):
+        take_names(model, X)
     return Given(rows, scaling, T, w, usable, np.broadcast_to(0.0, rows.shape))
 
 

@@ -1,0 +1,105 @@
+"""Work that other machines do for a command: a PyTorch device, the workers of a dask cluster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gorelm._extras import needs
+from gorelm._typing import Array
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from sklearn.base import BaseEstimator
+
+CONNECTING = 5  # seconds, after which nobody is there
+
+
+def require_device(name: str | None) -> None:
+    """Raise, before anything is read, if there is no such device."""
+    if name is not None:
+        with needs("--device needs PyTorch", "torch"):
+            from gorelm.backends.torch.fit import available
+        available(name)
+
+
+def predict_on(device: str | None, model: BaseEstimator, X: object) -> Array:
+    """Return the predictions of a model, computed on a device if there is one to use."""
+    if device is None:
+        return np.asarray(model.predict(X))
+    import torch
+
+    from gorelm.estimators.table import TableRegressor
+
+    inputs = X
+    if isinstance(model, TableRegressor):
+        inputs, model = model._encoded_new(X), model.regressor_
+    rows = torch.as_tensor(np.array(inputs, dtype=np.float64), device=device)
+    predicted = model.predict(rows)
+    if not isinstance(predicted, torch.Tensor):
+        raise ValueError(f"--device: {type(model).__name__} predicts on the CPU alone.")
+    return np.asarray(predicted.cpu().numpy())
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Client]:
+    """Use the dask scheduler at an address, for the time of the block.
+
+    Raises
+    ------
+    ConnectionError
+        If nobody answers there, no worker is connected to it, or it is lost before the end.
+    """
+    with needs("--scheduler needs dask and distributed", "dask"):
+        from distributed import CancelledError, Client
+    # What is wrong with the connection is said in one line, not in ten.
+    for logger in ("distributed", "tornado"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    try:
+        client = Client(address, timeout=CONNECTING, name="gorelm")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConnectionError(
+            f"No dask scheduler answers at {address} within {CONNECTING} seconds; start one (dask "
+            "scheduler), or leave out --scheduler to read the table on this machine."
+        ) from error
+    try:
+        if not client.nthreads():
+            raise ConnectionError(
+                f"The dask scheduler at {address} has no worker: start some (dask worker {address})"
+            )
+        yield client
+    except (CancelledError, OSError, RuntimeError) as error:
+        if client.status == "running" and _answers(client):
+            raise
+        raise ConnectionError(
+            f"The dask scheduler at {address} was lost; nothing was written."
+        ) from error
+    finally:
+        client.close(timeout=CONNECTING)
+
+
+def _answers(client: Client) -> bool:
+    try:
+        client.scheduler_info(n_workers=0)
+        client.nthreads()
+    except Exception:  # whatever keeps it from answering
+        return False
+    return True
+
+
+def in_order(
+    client: Client, work: Callable[..., Any], items: list[Any], *args: object
+) -> Iterator[Any]:
+    """Yield ``work(item, *args)`` of every item in order, a few at a time done by the workers."""
+    waiting: list[Any] = []
+    most = 2 * sum(client.nthreads().values())
+    for item in items:
+        waiting.append(client.submit(work, item, *args, pure=False))
+        if len(waiting) > most:
+            yield waiting.pop(0).result()
+    while waiting:
+        yield waiting.pop(0).result()

@@ -291,7 +291,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.cell_mask_ = judged.cells.mask
         self.target_spreads_ = spread_of(task)
         self._judging = found.screened.judging
-        self._usual = usual_curves(judged.expected, judged.cells.usual)
+        self._usual = usual_curves(judged.expected, judged.cells.rules, self.target_spreads_)
         self.members_ = members
         self.timings_ = clock.laps
         self._input_scaling, self._target_scaling = table.scaling, refined.scaling

@@ -269,19 +269,20 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             clock.lap("inputs")
         transforms = TargetTransforms.fit(self._transforms_of(task), table.T[usable])
         task = replace(task, T=transforms.apply(table.T))
-        screened = screen(task)
+        # In lists, so that a step can give back what it has used: of many rows, that is large.
+        screened = [screen(task)]
         clock.lap("screen")
-        found = search(task, screened)
+        found = [search(task, screened.pop())]
         clock.lap("search")
-        refined = refine(task, found)
+        refined = refine(task, found.pop())
         clock.lap("refine")
-        members = fit_members(task, found.screened, refined)
+        members = fit_members(task, refined)
         clock.lap("fit")
 
         judged = refined.judged
         expected = transforms.undo(judged.expected)
-        self.contaminated_ = found.screened.dirty
-        self.cv_results_ = _results(found.trials, task.rows.shape[1])
+        self.contaminated_ = refined.screened.dirty
+        self.cv_results_ = _results(refined.trials, task.rows.shape[1])
         self.out_of_fold_ = expected[:, 0] if self._one_target else expected
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
@@ -290,7 +291,7 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.cell_thresholds_ = judged.cells.thresholds
         self.cell_mask_ = judged.cells.mask
         self.target_spreads_ = spread_of(task)
-        self._judging = found.screened.judging
+        self._judging = refined.screened.judging
         self._usual = usual_curves(judged.expected, judged.cells.rules, self.target_spreads_)
         self.members_ = members
         self.timings_ = clock.laps

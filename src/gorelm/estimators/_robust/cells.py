@@ -244,7 +244,7 @@ class UsualError:
         """Return it at each prediction."""
         if self.shape is None:
             return np.full(len(expected), max(self.typical, LEAST_ERROR))
-        return np.maximum(self.typical * self.shape.at(expected), LEAST_ERROR)
+        return np.asarray(np.maximum(self.typical * self.shape.at(expected), LEAST_ERROR))
 
 
 def _at(curves: Sequence[UsualError], expected: Array) -> Array:
@@ -311,7 +311,7 @@ class ErrorShape:
     def at(self, expected: Array) -> Array:
         """Return it at some predictions."""
         u = np.clip(_log_like(self.centre, expected), *self.ends)
-        return np.exp(_quadratic(u) @ self.coef - self.mean)
+        return np.asarray(np.exp(_quadratic(u) @ self.coef - self.mean))
 
 
 def _log_like(centre: Scaling, expected: Array) -> Array:

@@ -44,7 +44,7 @@ class Screened:
     T: Array  # to fit: NaN where wrong, brought nearer to the prediction where tails are heavy
     judging: Mask  # targets by whose errors rows are judged
     special: Mask  # targets of few values, or with one value in their middle half
-    expected: Array  # predictions in the units of y
+    expected: Array  # predictions in the units of y; none once the search has better ones
 
     @property
     def dirty(self) -> bool:
@@ -67,11 +67,13 @@ class Judged:
     T: Array  # to fit, as in `Screened`
 
 
-def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
+def judge(
+    task: RobustTask, screened: Screened, expected: Array, *, with_scores: bool = True
+) -> Judged:
     """Judge all rows by their errors, in spreads of the targets, and all cells.
 
     Rules are learnt from `task.learning`, and applied to some rows at a time: of many rows, only
-    what is returned is held for all of them.
+    what is returned is held for all of them; the scores of cells only if asked for.
     """
     w, judging, groups, spread = (
         task.w,
@@ -112,7 +114,7 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     else:
         rowwise = judging if judging.any() else slice(None)
         mask, others = np.empty(expected.shape, dtype=bool), np.empty(len(expected))
-        for rows in _some_rows(len(expected)):
+        for rows in some_rows(len(expected)):
             errors, at = errors_of(rows)
             mask[rows] = rules.scores(errors, at) > rules.thresholds
             mask[rows] &= task.doubted[rows, None]
@@ -137,13 +139,15 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
             mask &= flagged[:, None]
         else:
             mask[:] = False
-    cell_scores, to_fit = np.empty(expected.shape), task.T
+    cell_scores, to_fit = np.empty(expected.shape if with_scores else (0, 0)), task.T
     heavy = screened.heavy & (not screened.dirty)
     far = np.zeros(expected.shape, dtype=bool)
-    for rows in _some_rows(len(expected)):
+    for rows in some_rows(len(expected)):
         errors, at = errors_of(rows)
-        cell_scores[rows] = rules.scores(errors, at)
-        mask[rows] |= (cell_scores[rows] > rules.thresholds) & task.doubted[rows, None]
+        scores = rules.scores(errors, at)
+        mask[rows] |= (scores > rules.thresholds) & task.doubted[rows, None]
+        if with_scores:
+            cell_scores[rows] = scores
         far[rows] = np.abs(errors) > FAR
         if one_target:
             sizes[rows] = np.abs(errors[:, 0])
@@ -179,7 +183,8 @@ def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
     )
 
 
-def _some_rows(n_rows: int) -> Iterator[slice]:
+def some_rows(n_rows: int) -> Iterator[slice]:
+    """Yield all rows, some at a time."""
     for start in range(0, n_rows, JUDGED_ROWS):
         yield slice(start, start + JUDGED_ROWS)
 

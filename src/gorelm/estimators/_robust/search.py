@@ -105,6 +105,10 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
         again.sort(key=lambda trial: trial.score)
         trials = [*again, *trials[len(again) :]]
         judged = _judge_by(task, screened, scaling, again, rows)
+    if not np.isnan(judged.expected).any():
+        # What a better model has replaced is given back: of many rows it is large.
+        nothing = np.empty((0, task.T.shape[1]))
+        screened = replace(screened, T=task.T, expected=nothing)
     return Found(screened, trials, part, judged)
 
 
@@ -204,9 +208,13 @@ def _judge_by(
         if len(rows) < len(predicted):
             predicted += member.outputs(task.rows, task.n_threads)
     predicted[rows] = sum(member.predicted for member in members)
-    return judge(task, screened, scaling.undo(predicted / len(members)))
+    predicted /= len(members)
+    return judge(task, screened, scaling.undo(predicted), with_scores=False)
 
 
 def filling_of(judged: Judged, screened: Screened) -> Array:
     """Return predictions of every row to stand for unknown targets."""
-    return np.where(np.isnan(judged.expected), screened.expected, judged.expected)
+    unknown = np.isnan(judged.expected)
+    if not unknown.any():
+        return judged.expected
+    return np.where(unknown, screened.expected, judged.expected)

@@ -173,15 +173,19 @@ class RobustTask:
         rows : array of int
             Rows of the part.
         """
-        filled = np.where(np.isnan(T), expected, T)
+        unknown = np.isnan(T)
+        filled = np.where(unknown, expected, T) if unknown.any() else T
         scaling = Scaling.fit("standard", filled[kept], self.w[kept])
+        every: Indices | slice = slice(None) if len(rows) == len(self.T) else rows
+        known = scaling.dense(T[every])
+        filled = known if filled is T else scaling.dense(filled[every])
         folds = self.folds_of_sample(rows)
         if folds is not None and not kept[rows][np.concatenate([f.test for f in folds])].any():
             folds = None  # nothing to compare by
         part = Part(
             self.rows if len(rows) == len(self.T) else self.rows.take(rows),
-            scaling.dense(T[rows]),
-            scaling.dense(filled[rows]),
+            known,
+            filled,
             self.w[rows],
             kept[rows],
             folds,

@@ -187,7 +187,7 @@ def fit_members(task: RobustTask, refined: Refined) -> list[RELMRegressor]:
     """Fit the members to all rows that stay."""
     part, judged = refined.part, refined.judged
     kept, omega = judged.kept, np.sqrt(part.w)
-    target = _targets_to_fit(task, refined)
+    target, alone = _targets_to_fit(task, refined), len(refined.members) == 1
 
     def fitted(trial: Trial) -> list[RELMRegressor]:
         if trial.sums is None:
@@ -199,10 +199,10 @@ def fit_members(task: RobustTask, refined: Refined) -> list[RELMRegressor]:
         # What is new in the sums: rows that came, rows that went, targets that were moved.
         stayed = kept & before & (target != part.filled).any(axis=1)
         groups = [np.flatnonzero(rows) for rows in (kept & ~before, before & ~kept, stayed)]
-        changes = np.zeros(target.shape)
-        changes[groups[0]] = target[groups[0]]
-        changes[groups[1]] = part.filled[groups[1]]
-        changes[groups[2]] = target[groups[2]] - part.filled[groups[2]]
+        newcomers = target[groups[0]]
+        # In place if nobody else needs the targets: of many rows, a copy is large.
+        changes = np.subtract(target, part.filled, out=target if alone else None)
+        changes[groups[0]], changes[groups[1]] = newcomers, part.filled[groups[1]]
         came, went, moved = part.rows.sums(trial.hidden, groups, omega, changes, task.n_threads)
         sums = (sums + came - went).with_targets_of(moved)
         return _as_estimators(task, trial, sums.coef(PATH[trial.lam]), sums.trace)

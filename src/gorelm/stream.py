@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from gorelm._extras import needs
+from gorelm._progress import meter
 from gorelm._typing import Array, Inputs
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class RowBlocks:
     def __iter__(self) -> Iterator[tuple[slice, Array]]:
         """Go through all rows once, in blocks of equal size: where they are, and the inputs."""
         self.n_passes += 1
+        follower = meter()
         start, waiting, count = 0, list[Array](), 0
         for given in self._read():
             block = self._checked(given, start + count)
@@ -81,6 +83,8 @@ class RowBlocks:
                     yield slice(start, start + BLOCK_ROWS), joined[:BLOCK_ROWS]
                     start, waiting = start + BLOCK_ROWS, [joined[BLOCK_ROWS:]]
                     count -= BLOCK_ROWS
+                    if follower is not None:
+                        follower.tick(start / len(self))
         if count:
             yield slice(start, start + count), np.concatenate(waiting)
         self._require_rows(start + count)

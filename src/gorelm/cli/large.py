@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gzip
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
+from gorelm._progress import Work, begin, doing, meter
 from gorelm._typing import Indices
 from gorelm.cli.app import say
 from gorelm.cli.elsewhere import connected, in_order, predict_on, require_device
 from gorelm.cli.fitting import How, unfitted
+from gorelm.cli.showing import shown
 
 if TYPE_CHECKING:
     import pandas
@@ -50,6 +51,12 @@ def by_blocks(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]
             "Parquet files are always read so.)",
         )
         @click.option(
+            "--progress/--no-progress",
+            default=None,
+            help="Say on stderr how far a table read in blocks is, and how long the rest will "
+            "take.  [if stderr is a terminal]",
+        )
+        @click.option(
             "--scheduler",
             metavar="tcp://...",
             help="Address of a dask scheduler whose workers read and hold the rows of a Parquet "
@@ -61,6 +68,7 @@ def by_blocks(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]
             memory: str | None,
             scheduler: str | None,
             device: str | None,
+            progress: bool | None,
             **others: object,
         ) -> None:
             others["device"] = device
@@ -69,10 +77,11 @@ def by_blocks(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]
                 _require_parquet(data, "--scheduler")
                 if device is not None:
                     raise ValueError("--device and --scheduler cannot be combined: choose one.")
-                with connected(scheduler) as client:
+                with connected(scheduler) as client, shown(progress):
                     globals()[name](data=data, client=client, memory=memory, **others)
             elif is_large(data, memory):
-                globals()[name](data=data, memory=memory, **others)
+                with shown(progress):
+                    globals()[name](data=data, memory=memory, **others)
             else:
                 command(data=data, **others)
 
@@ -140,11 +149,14 @@ def outliers(
     from gorelm.cli import reading
 
     reading.require_places({"table": data}, {"--out": (out, reading.WRITTEN)})
-    model, table, y = _fitted(data, targets, features, id_name, memory, client, how)
+    asked = data, targets, features, id_name, memory, client, how
+    model, table, y = _fitted(*asked, writing=out is not None)
     found = _Found(model, y)
     say(*_of_table(model, table, y), "", *found.lines())
     if out is not None:
-        _write(found.frames(), out, index=id_name is not None)
+        begin("writing")
+        with doing("write", *y.shape):
+            _write(found.frames(), out, index=id_name is not None)
         say("", f"Written: {out}, {len(y):,} rows, the most suspicious first.")
 
 
@@ -266,6 +278,8 @@ def _fitted(
     memory: str | None,
     client: Client | None,
     how: How,
+    *,
+    writing: bool = False,
 ) -> tuple[TableRegressor, ParquetTable, pandas.DataFrame]:
     from gorelm.datasets.table import choose_columns
     from gorelm.stream import ParquetTable
@@ -280,7 +294,11 @@ def _fitted(
     y = table.frame(outputs)
     if id_name is not None:
         y.index = table.frame([id_name]).set_index(id_name).index
-    unfit = unfitted(progress=sys.stderr.isatty(), **how)
+    if (follower := meter()) is not None:
+        size = len(y), float(len(outputs))
+        ends = [Work("findings", "rank", *size)]
+        follower.expect_after([*ends, Work("writing", "write", *size)] if writing else ends)
+    unfit = unfitted(**how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # its notes say the same
         model = unfit.fit(table.select(inputs), y)
@@ -338,13 +356,15 @@ class _Found:
         worst, score = np.empty(len(y)), model.outlier_scores_
         self._counts = {"row": 0, "cell": 0, "": 0}
         self._n_cells = 0
-        for start in range(0, len(y), _FOUND_ROWS):
-            rows = np.arange(start, min(start + _FOUND_ROWS, len(y)))
-            kind, worst[rows], cells = ranking(self._judge(rows), y.iloc[rows])
-            for name in self._counts:
-                self._counts[name] += int((kind == name).sum())
-            self._n_cells += int(cells[kind == "cell"].sum())
-        self._order = np.lexsort([-np.nan_to_num(score), -worst])
+        begin("findings")
+        with doing("rank", *y.shape):
+            for start in range(0, len(y), _FOUND_ROWS):
+                rows = np.arange(start, min(start + _FOUND_ROWS, len(y)))
+                kind, worst[rows], cells = ranking(self._judge(rows), y.iloc[rows])
+                for name in self._counts:
+                    self._counts[name] += int((kind == name).sum())
+                self._n_cells += int(cells[kind == "cell"].sum())
+            self._order = np.lexsort([-np.nan_to_num(score), -worst])
 
     def _judge(self, rows: Indices) -> Any:
         """Return what findings read of the model, of some rows."""
@@ -353,8 +373,11 @@ class _Found:
 
     def frames(self) -> Iterator[pandas.DataFrame]:
         """Yield the table of findings, the most suspicious rows first, some at a time."""
+        follower = meter()
         for start in range(0, len(self._y), _FOUND_ROWS):
             yield self._frame(self._order[start : start + _FOUND_ROWS])
+            if follower is not None:
+                follower.tick(min(start + _FOUND_ROWS, len(self._y)) / len(self._y))
 
     def _frame(self, rows: Indices) -> pandas.DataFrame:
         import numpy as np

@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._extras import needs
 from gorelm._features.transforms import TargetTransforms
+from gorelm._progress import begin
 from gorelm._solver.threads import n_threads, one_blas_thread
 from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.backends.inputs import within_reach
@@ -35,6 +36,7 @@ from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
 from gorelm.estimators._robust.new_rows import cell_scores, row_scores, spread_of, usual_curves
 from gorelm.estimators._robust.owners import Given, given
+from gorelm.estimators._robust.plan import followed
 from gorelm.estimators._robust.screen import screen
 from gorelm.estimators._robust.search import search
 from gorelm.estimators._robust.skewed import choose_transforms
@@ -269,13 +271,18 @@ class RobustELMRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             clock.lap("inputs")
         transforms = TargetTransforms.fit(self._transforms_of(task), table.T[usable])
         task = replace(task, T=transforms.apply(table.T))
+        task = followed(task)
+        begin("screen")
         # In lists, so that a step can give back what it has used: of many rows, that is large.
         screened = [screen(task)]
         clock.lap("screen")
+        begin("search")
         found = [search(task, screened.pop())]
         clock.lap("search")
+        begin("refine")
         refined = refine(task, found.pop())
         clock.lap("refine")
+        begin("fit")
         members = fit_members(task, refined)
         clock.lap("fit")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
+from gorelm._progress import doing
 from gorelm._typing import Array, Indices, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._robust.cells import (
@@ -75,6 +76,11 @@ def judge(
     Rules are learnt from `task.learning`, and applied to some rows at a time: of many rows, only
     what is returned is held for all of them; the scores of cells only if asked for.
     """
+    with doing("judge", *expected.shape):
+        return _judge(task, screened, expected, with_scores)
+
+
+def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: bool) -> Judged:
     w, judging, groups, spread = (
         task.w,
         screened.judging,

@@ -12,6 +12,7 @@ from gorelm._features.guide import SubsetGuide
 from gorelm._features.joint import JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
+from gorelm._progress import settle
 from gorelm._solver.ridge import ridge_coef
 from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array
@@ -30,11 +31,11 @@ from gorelm.estimators._robust.layers import (
     lam_for_more,
     pooled_guides,
 )
+from gorelm.estimators._robust.plan import JOINT_NODES
 from gorelm.estimators._robust.search import Found, best_of, changed, filling_of
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.estimators.batch import RELMRegressor
 
-JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
 ROWS_PER_NODE = 2.5  # at least, of a joint fit
 INNER_FENCE = 1.5  # Tukey's: where the pull of a row that stays is bounded
 
@@ -72,7 +73,9 @@ def refine(task: RobustTask, found: Found) -> Refined:
         trials = _grown(task, searched, of_search, part)
     members, judged = _members(task, screened, scaling, trials)
     del trials
-    if screened.dirty and changed(judged, kept, wrong):
+    again = screened.dirty and changed(judged, kept, wrong)
+    settle("refine", float(again))
+    if again:
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, every)
         del judged
         trials = [_fitted_again(task, part, member) for member in members]

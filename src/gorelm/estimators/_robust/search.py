@@ -9,6 +9,7 @@ import numpy as np
 
 from gorelm._features.guide import SubsetGuide
 from gorelm._features.scaling import Scaling
+from gorelm._progress import settle
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.cells import TWO_GROUPS, split_cells, split_sizes
@@ -39,6 +40,8 @@ from gorelm.estimators._robust.task import RobustTask
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 CONFIRMING = 3  # layers that must see two groups
+# Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
+LIKELY = (0.1, 0.5)
 REDRAWN = 6  # sparse layers that are drawn again in every round after the second
 
 LINEAR = Layer("linear", 1.0, True)
@@ -96,7 +99,10 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
             # after.)
             fewer = replace(screened, contaminated=contaminated, groups=groups)
             return search(task, judged_by_screen(task, fewer), sure=True)
-    if screened.dirty and changed(judged, screened.kept, screened.wrong):
+    again = screened.dirty and changed(judged, screened.kept, screened.wrong)
+    settle("search", float(again))
+    settle("refine", LIKELY[again] if screened.dirty else 0.0)
+    if again:
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
         again = task.each(

@@ -99,10 +99,10 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
             # after.)
             fewer = replace(screened, contaminated=contaminated, groups=groups)
             return search(task, judged_by_screen(task, fewer), sure=True)
-    again = screened.dirty and changed(judged, screened.kept, screened.wrong)
-    settle("search", float(again))
-    settle("refine", LIKELY[again] if screened.dirty else 0.0)
-    if again:
+    many = screened.dirty and changed(judged, screened.kept, screened.wrong)
+    settle("search", float(many))
+    settle("refine", LIKELY[many] if screened.dirty else 0.0)
+    if many:
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
         again = task.each(

@@ -294,6 +294,8 @@ def _fitted(
     y = table.frame(outputs)
     if id_name is not None:
         y.index = table.frame([id_name]).set_index(id_name).index
+    if memory is not None:
+        how = _within(memory, table.shape[0], len(inputs), len(outputs), how)
     if (follower := meter()) is not None:
         size = len(y), float(len(outputs))
         ends = [Work("findings", "rank", *size)]
@@ -304,6 +306,32 @@ def _fitted(
         model = unfit.fit(table.select(inputs), y)
     model.regressor_.set_params(n_jobs=None, progress=False, device=None)
     return model, table, y
+
+
+def _within(memory: str, n_rows: int, n_inputs: int, n_targets: int, how: How) -> How:
+    """Return how to fit with no more nodes than the memory allows; says so if it does not do."""
+    from gorelm._solver.threads import n_threads
+    from gorelm.backends.streamed import in_bytes
+    from gorelm.cli.summary import wrapped
+    from gorelm.estimators._robust.plan import Memory
+    from gorelm.estimators._robust.task import EFFORTS
+
+    most, effort = in_bytes(memory), EFFORTS[how["effort"]]
+    if n_rows <= effort.search_rows:
+        return how  # a small table, whatever is asked for
+    needed = Memory(effort, n_rows, n_inputs, n_targets, n_threads(how["jobs"]))
+    nodes = needed.nodes_within(most) if how["nodes"] is None else how["nodes"]
+    notes = []
+    if nodes != how["nodes"]:
+        notes.append(f"{nodes} nodes of each network, as --memory {memory} allows no more.")
+    if needed.total(nodes) > most:
+        notes.append(
+            f"about {needed.total(nodes) / 1e9:.1f} GB will be used: {needed.rows / 1e9:.1f} GB "
+            f"are for the targets and scores of {n_rows:,} rows, which --memory cannot lower."
+        )
+    for note in notes:
+        say(*wrapped(f"note: {note}"), err=True)
+    return {**how, "nodes": nodes}
 
 
 def _of_table(model: TableRegressor, table: ParquetTable, y: pandas.DataFrame) -> list[str]:

@@ -1,10 +1,10 @@
-"""What a robust fit to many rows will do, for those who want to know how long it takes."""
+"""What a robust fit to many rows will do: how long it takes, and how much memory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,12 +15,14 @@ from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices
 from gorelm.backends.inputs import BLOCK_ROWS, ScaledRows, add_rows, with_constant
 from gorelm.estimators._robust.layers import Layer
-from gorelm.estimators._robust.task import RobustTask
+from gorelm.estimators._robust.task import Effort, RobustTask
 
 JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
 MAYBE = 0.5  # chance of a step that is done again only if many rows change sides
 MOVED = 0.05  # share of the rows that the last fit is about
 WRONG = 0.1  # share of the rows that are left out, before it is known
+PROGRAM = 3e8  # bytes of the interpreter, its libraries and their caches
+LEAST_NODES = 20
 TRIALS = 4  # of which the first does not count
 TRIED = Layer("cosine", 1.0, True, 3)  # whose outputs cost about as much as those of most layers
 
@@ -74,9 +76,72 @@ def plan(task: RobustTask) -> list[Work]:
 
 def n_outputs(task: RobustTask) -> int:
     """Return the hidden outputs of the members together, as far as they are known in advance."""
-    nodes = task.nodes_for(int(task.usable.sum()))
-    shared = int(JOINT_NODES * nodes) if task.n_hidden is None else nodes * task.effort.n_members
-    return shared + task.effort.n_members * task.rows.shape[1] + 1
+    shape = int(task.usable.sum()), task.rows.shape[1], task.T.shape[1]
+    return outputs_of(task.effort, task.n_hidden, *shape)
+
+
+def outputs_of(
+    effort: Effort, n_hidden: int | None, n_rows: int, n_inputs: int, n_targets: int
+) -> int:
+    """Return the hidden outputs of the members together, of a fit to many rows."""
+    shared = int(JOINT_NODES * effort.nodes_for(n_rows, n_inputs, n_targets))
+    nodes = shared if n_hidden is None else n_hidden * effort.n_members
+    return nodes + effort.n_members * n_inputs + 1
+
+
+@dataclass(frozen=True)
+class Memory:
+    r"""Bytes of a fit in blocks to N rows of m targets, with L hidden outputs in all.
+
+    .. math:: 8 N (9 m + 4) + 8 (6 + 2 k) L^2 + 16 k \cdot 2048 L
+
+    for k threads, beside the interpreter and its libraries: targets, predictions, scores and
+    numbers of rows; H'H of the folds, of all rows, and what each thread solves; blocks of H.
+    """
+
+    effort: Effort
+    n_rows: int
+    n_inputs: int
+    n_targets: int
+    n_threads: int
+
+    @property
+    def rows(self) -> float:
+        """What every row takes, whatever the nodes, and the program."""
+        return PROGRAM + 8.0 * self.n_rows * (9 * self.n_targets + 4)
+
+    def total(self, n_hidden: int | None) -> float:
+        """Return all of it; `n_hidden` nodes of every network, None: as many as it takes."""
+        shape = self.n_rows, self.n_inputs, self.n_targets
+        L = outputs_of(self.effort, n_hidden, *shape)
+        return self.rows + max(self._quadratic * L**2 + self._linear * L, self._compared(n_hidden))
+
+    @property
+    def _quadratic(self) -> float:
+        return 8.0 * (6 + 2 * self.n_threads)
+
+    @property
+    def _linear(self) -> float:
+        return 16.0 * self.n_threads * BLOCK_ROWS
+
+    def _compared(self, n_hidden: int | None) -> float:
+        """Return what the layers take that are compared on some rows."""
+        few = self.effort.middle_nodes if n_hidden is None else n_hidden
+        return 8.0 * 6 * self.effort.n_middle * (few + self.n_inputs + 1) ** 2
+
+    def nodes_within(self, most: float) -> int | None:
+        """Return the nodes of every network that so many bytes allow; None: as many as it takes.
+
+        At least `LEAST_NODES`, even if these take more.
+        """
+        if self.total(None) <= most:
+            return None
+        room, members = most - self.rows, self.effort.n_members
+        by_comparing = np.sqrt(max(room, 0.0) / (48.0 * self.effort.n_middle)) - self.n_inputs
+        a, b = self._quadratic, self._linear
+        L = (np.sqrt(b**2 + 4 * a * max(room, 0.0)) - b) / (2 * a)
+        nodes = min(L / members - self.n_inputs, by_comparing)
+        return max(int(nodes) - 1, LEAST_NODES)
 
 
 def try_out(meter: Meter, task: RobustTask) -> None:

@@ -141,7 +141,7 @@ class Meter:
         rest = seconds - (self._cost(work) - self._own(work))
         if self._own(work) > 0:
             # What is left of a small difference says nothing.
-            rate = self._rates[work.kind] * max(rest, 0.1 * seconds) / self._own(work)
+            rate = self._rates[work.kind] * max(rest, 0.01 * seconds) / self._own(work)
             self._rates[work.kind] = rate
 
     def _own(self, work: Work) -> float:

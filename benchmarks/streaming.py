@@ -163,6 +163,8 @@ def run_cli(folder, args):
             if match:
                 left = float(match[1]) * {"s": 1, "min": 60, "h": 3600}[match[2]]
                 said.append((time.perf_counter() - start, left, line.strip()))
+                if len(said) % 6 == 1:
+                    print(line, end="", flush=True)
             else:
                 print(line, end="", flush=True)
         _, status, usage = os.wait4(process.pid, 0)

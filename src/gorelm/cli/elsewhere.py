@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gorelm._extras import needs
-from gorelm._typing import Array
 
 if TYPE_CHECKING:
     from distributed import Client
     from sklearn.base import BaseEstimator
+
+    from gorelm._typing import Array
 
 CONNECTING = 5  # seconds, after which nobody is there
 
@@ -29,6 +28,8 @@ def require_device(name: str | None) -> None:
 
 def predict_on(device: str | None, model: BaseEstimator, X: object) -> Array:
     """Return the predictions of a model, computed on a device if there is one to use."""
+    import numpy as np
+
     if device is None:
         return np.asarray(model.predict(X))
     import torch
@@ -56,9 +57,10 @@ def connected(address: str) -> Iterator[Client]:
     """
     with needs("--scheduler needs dask and distributed", "dask"):
         from distributed import CancelledError, Client
-    # What is wrong with the connection is said in one line, not in ten.
-    for logger in ("distributed", "tornado"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    # What is wrong with the connection is said in one line, not in ten; loggers of distributed have
+    # levels of their own.
+    for name in ("distributed", "distributed.client", "distributed.core", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         client = Client(address, timeout=CONNECTING, name="gorelm")
     except (OSError, ValueError, RuntimeError) as error:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 
 from gorelm._progress import Work, begin, doing, meter
-from gorelm._typing import Indices
 from gorelm.cli.app import say
 from gorelm.cli.elsewhere import connected, in_order, predict_on, require_device
 from gorelm.cli.fitting import How, unfitted
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     import pandas
     from distributed import Client
 
+    from gorelm._typing import Indices
     from gorelm.estimators.table import TableRegressor
     from gorelm.stream import ParquetTable, TablePart
 

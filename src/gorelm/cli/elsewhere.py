@@ -56,24 +56,29 @@ def connected(address: str) -> Iterator[Client]:
         If nobody answers there, no worker is connected to it, or it is lost before the end.
     """
     with needs("--scheduler needs dask and distributed", "dask"):
-        from distributed import CancelledError, Client
-    # What is wrong with the connection is said in one line, not in ten; loggers of distributed have
-    # levels of their own.
-    for name in ("distributed", "distributed.client", "distributed.core", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    try:
-        client = Client(address, timeout=CONNECTING, name="gorelm")
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ConnectionError(
-            f"No dask scheduler answers at {address} within {CONNECTING} seconds; start one (dask "
-            "scheduler), or leave out --scheduler to read the table on this machine."
-        ) from error
+        from distributed import Client
+    with _quiet_loggers():
+        try:
+            client = Client(address, timeout=CONNECTING, name="gorelm")
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ConnectionError(
+                f"No dask scheduler answers at {address} within {CONNECTING} seconds; start one "
+                "(dask scheduler), or leave out --scheduler to read the table on this machine."
+            ) from error
+        with _naming_loss(client, address):
+            yield client
+
+
+@contextmanager
+def _naming_loss(client: Client, address: str) -> Iterator[None]:
+    from distributed import CancelledError
+
     try:
         if not client.nthreads():
             raise ConnectionError(
                 f"The dask scheduler at {address} has no worker: start some (dask worker {address})"
             )
-        yield client
+        yield
     except (CancelledError, OSError, RuntimeError) as error:
         if client.status == "running" and _answers(client):
             raise
@@ -82,6 +87,21 @@ def connected(address: str) -> Iterator[Client]:
         ) from error
     finally:
         client.close(timeout=CONNECTING)
+
+
+@contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """Keep distributed from logging in ten lines what is said in one."""
+    names = "distributed", "distributed.client", "distributed.core", "tornado"  # each has a level
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _answers(client: Client) -> bool:

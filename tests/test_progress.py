@@ -104,8 +104,8 @@ def test_the_plan_of_a_fit_is_what_it_does(wrong, monkeypatch):
     done, planned, said = [], [], []
     plain, measured = planning.plan, Meter.doing
 
-    def plan(task):
-        planned.extend(plain(task))
+    def plan(*given):
+        planned.extend(plain(*given))
         return planned
 
     def noted(self, kind, rows, size):

@@ -17,17 +17,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 # Seconds for every row (and column, hidden output, or pair of those) of kinds of work; guesses, in
 # proportions measured on one machine.
 GUESSES = {
-    "read": 1e-6,
+    "learn": 2.4e-7,
+    "read": 5e-7,
     "outputs": 2e-8,
     "sums": 5e-11,
-    "judge": 2e-7,
-    "rank": 2e-7,
-    "write": 1.5e-6,
+    "judge": 1.3e-7,
+    "rank": 1.6e-7,
+    "write": 1.2e-6,
 }
+NEWS = 0.5  # share of the last measurement in a rate: other work on a machine comes and goes
 SURE = 0.1  # share of a pass from which on it says how long the whole takes
 
 
@@ -73,7 +76,7 @@ class Meter:
     n_rows: int = 0
     step: str = "reading"
     _left: list[Work] = field(default_factory=list)
-    _rates: dict[str, float] = field(default_factory=lambda: dict(GUESSES))
+    _measured: dict[str, float] = field(default_factory=dict)
     _now: Work | None = None
     _since: float = 0.0
     _share: float = 0.0  # of the pass that is under way
@@ -109,7 +112,7 @@ class Meter:
 
     def measured(self, kind: str, rate: float) -> None:
         """Note the seconds for every row, and column or hidden output."""
-        self._rates[kind] = rate
+        self._measured[kind] = rate
 
     # -- what is done ----------------------------------------------------------------------------
 
@@ -141,28 +144,36 @@ class Meter:
         rest = seconds - (self._cost(work) - self._own(work))
         if self._own(work) > 0:
             # What is left of a small difference says nothing.
-            rate = self._rates[work.kind] * max(rest, 0.01 * seconds) / self._own(work)
-            self._rates[work.kind] = rate
+            rate = self._rate(work.kind) * max(rest, 0.01 * seconds) / self._own(work)
+            before = self._measured.get(work.kind, rate)
+            self._measured[work.kind] = NEWS * rate + (1.0 - NEWS) * before
+
+    def _rate(self, kind: str) -> float:
+        """Return what was measured, or a guess in proportion to what was measured of others."""
+        if kind in self._measured:
+            return self._measured[kind]
+        ratios = [rate / GUESSES[other] for other, rate in self._measured.items()]
+        return GUESSES[kind] * (median(ratios) if ratios else 1.0)
 
     def _own(self, work: Work) -> float:
         """Return the seconds of what only this kind of work does."""
         power = 2 if work.kind == "sums" else 1
         rows = self.n_rows if work.kind == "read" else work.rows
-        return self._rates[work.kind] * rows * work.size**power
+        return self._rate(work.kind) * rows * work.size**power
 
     def _cost(self, work: Work) -> float:
         seconds = self._own(work)
         if work.kind in ("outputs", "sums"):
-            seconds += self._rates["read"] * self.n_rows
+            seconds += self._rate("read") * self.n_rows
         if work.kind == "sums":
-            seconds += self._rates["outputs"] * work.rows * work.size
+            seconds += self._rate("outputs") * work.rows * work.size
         return seconds
 
     # -- what is left ----------------------------------------------------------------------------
 
     def left(self) -> float:
         """Return the seconds that the rest of the plan will take."""
-        rates = dict(self._rates)
+        measured = dict(self._measured)
         seconds = 0.0
         if self._now is not None:
             spent, expected = self.clock() - self._since, self._cost(self._now)
@@ -173,7 +184,7 @@ class Meter:
             else:
                 seconds += max(expected - spent, 0.0)
         seconds += sum(work.chance * self._cost(work) for work in self._left)
-        self._rates = rates
+        self._measured = measured
         return seconds
 
     def _tell(self) -> None:

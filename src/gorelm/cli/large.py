@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from gorelm._progress import Work, begin, doing, meter
+from gorelm._progress import Meter, Work, begin, doing, meter
 from gorelm.cli.app import say
 from gorelm.cli.elsewhere import connected, in_order, predict_on, require_device
 from gorelm.cli.fitting import How, unfitted
@@ -300,12 +300,25 @@ def _fitted(
         size = len(y), float(len(outputs))
         ends = [Work("findings", "rank", *size)]
         follower.expect_after([*ends, Work("writing", "write", *size)] if writing else ends)
+        _announce(follower, table.shape[0], len(inputs), len(outputs), how)
     unfit = unfitted(**how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # its notes say the same
         model = unfit.fit(table.select(inputs), y)
     model.regressor_.set_params(n_jobs=None, progress=False, device=None)
     return model, table, y
+
+
+def _announce(meter: Meter, n_rows: int, n_inputs: int, n_targets: int, how: How) -> None:
+    """Tell what a fit will do before it begins: learning the encoding takes a while."""
+    from gorelm._solver.threads import n_threads
+    from gorelm.estimators._robust.plan import announce
+    from gorelm.estimators._robust.task import EFFORTS
+
+    effort = EFFORTS[how["effort"]]
+    if n_rows > effort.search_rows:
+        threads = n_threads(how["jobs"])
+        announce(meter, effort, how["nodes"], n_rows, n_inputs, n_targets, threads)
 
 
 def _within(memory: str, n_rows: int, n_inputs: int, n_targets: int, how: How) -> How:

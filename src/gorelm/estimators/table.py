@@ -20,6 +20,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from gorelm._compat import HasMethods, Interval, in_cross_validation, validate_params
+from gorelm._progress import doing
 from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.estimators._base import (
     all_or_nothing,
@@ -187,16 +188,8 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         y = self._targets(y)
         check_consistent_length(columns[0].cells, y)
 
-        self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
-        self._ignore(columns)
-        self._note_counters(columns)
-        if isinstance(X, ParquetTable):
-            inputs: object = self._learn_stored(X, StoredCells(columns, self.kinds_))
-        else:
-            cells, invalid = self._cells(columns)
-            self._note_invalid(invalid)
-            self.encoder_ = self._new_encoder(cells)
-            inputs = self.encoder_.fit_transform(cells)
+        with doing("learn", len(y), len(columns)):
+            inputs = self._encoded_inputs(X, columns)
         self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
         if hasattr(self.regressor_, "input_mask_"):
             counts = self.input_mask_.sum(axis=0)
@@ -212,6 +205,18 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
                 f"Not screened: {name} was fitted to all rows, and nobody looked for outliers; "
                 f"ScreenedRegressor({name}()) as the estimator excludes them."
             )
+
+    def _encoded_inputs(self, X: object, columns: Sequence[RawColumn]) -> object:
+        """Learn the encoding of the columns; returns the inputs."""
+        self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
+        self._ignore(columns)
+        self._note_counters(columns)
+        if isinstance(X, ParquetTable):
+            return self._learn_stored(X, StoredCells(columns, self.kinds_))
+        cells, invalid = self._cells(columns)
+        self._note_invalid(invalid)
+        self.encoder_ = self._new_encoder(cells)
+        return self.encoder_.fit_transform(cells)
 
     def _learn_stored(self, X: ParquetTable, cells: StoredCells) -> object:
         """Fit the encoder to a table that is read in blocks; returns its inputs, in blocks.

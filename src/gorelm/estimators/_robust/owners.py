@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gorelm._extras import needs
-from gorelm._features.scaling import Scaling, fit_scaling
+from gorelm._features.scaling import Scaling, Summary, fit_scaling
+from gorelm._progress import doing
 from gorelm._typing import Array, Mask
 from gorelm.backends.dask.source import Partitioned
 from gorelm.backends.inputs import InMemory, ScaledRows, within_reach
@@ -71,7 +72,12 @@ def _in_blocks(model: RobustELMRegressor, X: RowBlocks, y: object, sample_weight
     take_names(model, X)
     T, w = validate_targets(model, X, y, sample_weight)
     usable = usable_rows(T, w)
-    scaling = fit_scaling("standard", X.shape[1], partial(summarise, X, w, usable))
+
+    def counted(summary: Callable[[Array, Array], Summary]) -> Summary:
+        with doing("read", 0.0):
+            return summarise(X, w, usable, summary)
+
+    scaling = fit_scaling("standard", X.shape[1], counted)
     return Given(StreamedInputs(X, scaling), scaling, T, w, usable, np.broadcast_to(0.0, X.shape))
 
 

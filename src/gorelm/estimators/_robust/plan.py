@@ -11,7 +11,7 @@ import numpy as np
 from gorelm._features.joint import HiddenOutputs
 from gorelm._progress import Meter, Work, meter
 from gorelm._solver.ridge import RidgeSums
-from gorelm._solver.threads import ordered_map
+from gorelm._solver.threads import one_blas_thread, ordered_map
 from gorelm._typing import Array, Indices
 from gorelm.backends.inputs import BLOCK_ROWS, ScaledRows, add_rows, with_constant
 from gorelm.estimators._robust.layers import Layer
@@ -32,16 +32,34 @@ def followed(task: RobustTask) -> RobustTask:
     follower = meter()
     if follower is None or not task.many:
         return task
-    follower.expect(plan(task), len(task.T))
-    try_out(follower, task)
+    if not follower.n_rows:  # it has no plan yet
+        shape = *task.rows.shape, task.T.shape[1]
+        announce(follower, task.effort, task.n_hidden, *shape, task.n_threads)
     return replace(task, X=Measured(task.rows, follower))
 
 
-def plan(task: RobustTask) -> list[Work]:
+def announce(
+    meter: Meter,
+    effort: Effort,
+    n_hidden: int | None,
+    n_rows: int,
+    n_inputs: int,
+    n_targets: int,
+    n_threads: int,
+) -> None:
+    """Give a meter the plan of a fit to many rows, and first measurements."""
+    meter.expect(plan(effort, n_hidden, n_rows, n_inputs, n_targets), n_rows)
+    L = outputs_of(effort, n_hidden, n_rows, n_inputs, n_targets)
+    try_out(meter, L, n_inputs, n_targets, n_threads)
+
+
+def plan(
+    effort: Effort, n_hidden: int | None, n_rows: int, n_inputs: int, n_targets: int
+) -> list[Work]:
     """Return the passes over all rows, and what else takes longer the more rows there are."""
-    N, m = task.rows.shape[0], task.T.shape[1]
-    n_members, few = task.effort.n_members, task.few_nodes
-    L = n_outputs(task)
+    N, m = n_rows, n_targets
+    n_members, few = effort.n_members, min(effort.few_nodes, n_hidden or effort.few_nodes)
+    L = outputs_of(effort, n_hidden, n_rows, n_inputs, n_targets)
 
     def read(step: str, times: int) -> list[Work]:
         return [Work(step, "read", 0.0)] * times
@@ -61,6 +79,8 @@ def plan(task: RobustTask) -> list[Work]:
         ]
 
     return [
+        Work("reading", "learn", N, n_inputs),
+        *read("reading", 2),
         *read("screen", 2),
         Work("screen", "outputs", N, 200),
         *[Work("screen", "judge", N, m)] * 2,
@@ -72,12 +92,6 @@ def plan(task: RobustTask) -> list[Work]:
         *fitted(MAYBE),
         Work("fit", "sums", MOVED * N, L),
     ]
-
-
-def n_outputs(task: RobustTask) -> int:
-    """Return the hidden outputs of the members together, as far as they are known in advance."""
-    shape = int(task.usable.sum()), task.rows.shape[1], task.T.shape[1]
-    return outputs_of(task.effort, task.n_hidden, *shape)
 
 
 def outputs_of(
@@ -144,13 +158,12 @@ class Memory:
         return max(int(nodes) - 1, LEAST_NODES)
 
 
-def try_out(meter: Meter, task: RobustTask) -> None:
+def try_out(meter: Meter, L: int, n_inputs: int, n_targets: int, n_threads: int) -> None:
     """Measure the work on a block of rows for every thread, before it is done on all of them."""
-    L, m = n_outputs(task), task.T.shape[1]
-    x = np.random.default_rng(0).standard_normal((BLOCK_ROWS, task.rows.shape[1]))
-    hidden, targets = TRIED.draw(L, 0, x), np.zeros((len(x), m))
-    ones, threads = np.ones(len(x)), range(task.n_threads)
-    sums = [RidgeSums.zero(hidden.n_outputs + 1, m) for _ in threads]
+    x = np.random.default_rng(0).standard_normal((BLOCK_ROWS, n_inputs))
+    hidden, targets = TRIED.draw(L, 0, x), np.zeros((len(x), n_targets))
+    ones, threads = np.ones(len(x)), range(n_threads)
+    sums = [RidgeSums.zero(hidden.n_outputs + 1, n_targets) for _ in threads]
 
     def seconds(work: Callable[[int], object]) -> float:
         """Return those of a row; the first time, memory is new, and another process may cut in."""
@@ -161,8 +174,9 @@ def try_out(meter: Meter, task: RobustTask) -> None:
             took.append(time.perf_counter() - start)
         return float(np.median(took[1:])) / (len(x) * len(threads))
 
-    outputs = seconds(lambda _: with_constant(hidden, x))
-    both = seconds(lambda k: add_rows(sums[k], hidden, x, ones, targets))
+    with one_blas_thread():
+        outputs = seconds(lambda _: with_constant(hidden, x))
+        both = seconds(lambda k: add_rows(sums[k], hidden, x, ones, targets))
     meter.measured("outputs", outputs / L)
     meter.measured("sums", max(both - outputs, 0.1 * both) / L**2)
 

@@ -338,7 +338,7 @@ def test_memory_caps_what_a_fit_takes(tmp_path):
 # -- how far it is -------------------------------------------------------------------------------
 
 
-def test_progress_is_said_if_asked_for(folder, monkeypatch):
+def test_progress_is_said_if_asked_for(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(showing, "_EVERY", (0.0, 0.0))
     monkeypatch.setitem(EFFORTS, "fast", replace(EFFORTS["fast"], search_rows=100))
     asked = ["outliers", folder, *FIT, *INPUTS]
@@ -349,6 +349,10 @@ def test_progress_is_said_if_asked_for(folder, monkeypatch):
     assert quiet.stdout == loud.stdout
     for step in ("screen", "search", "refine", "fit", "findings"):
         assert any(f", {step}: " in line for line in lines), lines
+    model, out = tmp_path / "m.gorelm", tmp_path / "p.csv"
+    assert run("fit", folder, *FIT, *INPUTS, "--model", model).exit_code == 0
+    loud = run("predict", model, folder, "--out", out, "--progress")
+    assert "predicting: the last step, about 0 s left" in loud.stderr
 
 
 def test_times_in_words():

@@ -156,7 +156,7 @@ def outliers(
     if out is not None:
         begin("writing")
         with doing("write", *y.shape):
-            _write(found.frames(), out, index=id_name is not None)
+            _write(_ticking(found.frames(), len(y)), out, index=id_name is not None)
         say("", f"Written: {out}, {len(y):,} rows, the most suspicious first.")
 
 
@@ -201,7 +201,12 @@ def predict(
     else:
         light = _without_rows(model)  # in every task: scattered, it could be lost with a worker
         frames = in_order(client, _predicted_part, table.parts(), light, columns, kept)
-    n_rows = _write(frames, out)
+    if (follower := meter()) is not None:
+        size = len(table), float(len(model.target_names_))
+        follower.expect([Work("predicting", "write", *size)], len(table))
+    begin("predicting")
+    with doing("write", len(table), len(model.target_names_)):
+        n_rows = _write(_ticking(frames, len(table)), out)
     if out != reading.STDOUT:
         say(f"Written: {out}, {n_rows:,} rows of {', '.join([*kept, *model.target_names_])}.")
 
@@ -233,6 +238,16 @@ def _without_rows(model: TableRegressor) -> TableRegressor:
     for name in _OF_ROWS:
         vars(light.regressor_).pop(name, None)
     return light
+
+
+def _ticking(frames: Iterator[pandas.DataFrame], n_rows: int) -> Iterator[pandas.DataFrame]:
+    """Pass frames on, and say how many of the rows they were."""
+    follower, done = meter(), 0
+    for frame in frames:
+        yield frame
+        done += len(frame)
+        if follower is not None:
+            follower.tick(done / n_rows)
 
 
 def _write(frames: Iterator[pandas.DataFrame], path: Path, *, index: bool = False) -> int:
@@ -414,11 +429,8 @@ class _Found:
 
     def frames(self) -> Iterator[pandas.DataFrame]:
         """Yield the table of findings, the most suspicious rows first, some at a time."""
-        follower = meter()
         for start in range(0, len(self._y), _FOUND_ROWS):
             yield self._frame(self._order[start : start + _FOUND_ROWS])
-            if follower is not None:
-                follower.tick(min(start + _FOUND_ROWS, len(self._y)) / len(self._y))
 
     def _frame(self, rows: Indices) -> pandas.DataFrame:
         import numpy as np

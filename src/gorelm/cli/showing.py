@@ -39,7 +39,7 @@ def shown(wanted: bool | None) -> Iterator[None]:
 def in_words(status: Status) -> str:
     """Return a line such as ``12 min, refine: pass 14 of about 20, about 9 min left``."""
     passes = f"pass {status.n_done + 1} of about {status.n_done + max(round(status.n_left), 1)}"
-    if status.step in ("findings", "writing"):
+    if status.step in ("findings", "writing", "predicting"):
         passes = "the last step"
     return (
         f"{duration(status.seconds)}, {status.step}: {passes}, about {duration(status.left)} left"

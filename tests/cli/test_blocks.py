@@ -357,7 +357,7 @@ def test_progress_is_said_if_asked_for(folder, tmp_path, monkeypatch):
 
 def test_times_in_words():
     assert showing.in_words(Status("refine", 13, 5.6, 725.0, 541.0)) == (
-        "12 min, refine: pass 14 of about 19, about 9 min left"
+        "12 min, refine: pass 14 of about 19, about 9.0 min left"
     )
     assert showing.in_words(Status("writing", 13, 0.0, 7300.0, 41.0)) == (
         "2.0 h, writing: the last step, about 41 s left"

@@ -50,4 +50,6 @@ def duration(seconds: float) -> str:
     """Return a time in words, no more precise than it is of use."""
     if seconds < 90:
         return f"{seconds:.0f} s"
+    if seconds < 600:
+        return f"{seconds / 60:.1f} min"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -18,7 +18,7 @@ from gorelm.estimators._robust.layers import Layer
 from gorelm.estimators._robust.task import Effort, RobustTask
 
 JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
-MAYBE = 0.5  # chance of a step that is done again only if many rows change sides
+MAYBE = 0.3  # chance of a step that is done again only if many rows change sides
 MOVED = 0.05  # share of the rows that the last fit is about
 WRONG = 0.1  # share of the rows that are left out, before it is known
 PROGRAM = 3e8  # bytes of the interpreter, its libraries and their caches

@@ -41,7 +41,7 @@ MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 CONFIRMING = 3  # layers that must see two groups
 # Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
-LIKELY = (0.1, 0.5)
+LIKELY = (0.05, 0.5)
 REDRAWN = 6  # sparse layers that are drawn again in every round after the second
 
 LINEAR = Layer("linear", 1.0, True)

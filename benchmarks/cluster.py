@@ -2,6 +2,7 @@
 
     python benchmarks/cluster.py [--workers 2] [--rows 20000] [--iterations 60] [--repeats 3]
     python benchmarks/cluster.py --plot out/dask.png     # the picture of docs/results/dask.csv
+    python benchmarks/cluster.py --robust [--rows 20000] # passes of RobustELM, 1, 2 and 4 workers
 
 It also prints by how much the memory of the workers grows in a fit.
 
@@ -126,6 +127,71 @@ def run(workers: int, n_rows: int, iterations: int, repeats: int) -> list[dict[s
     return records
 
 
+def passes(n_rows: int, workers: int, repeats: int) -> dict[str, list[tuple[float, ...]]]:
+    """Return, of every kind of pass of RobustELM, three figures for each repeat.
+
+    Its seconds, those of the slowest worker's tasks, and seconds of CPU of the process with the
+    client and the scheduler, which depend less on what else the machine does.
+    """
+    import dask.array as da
+    from distributed import Client, LocalCluster, get_task_stream
+
+    from gorelm._features.layer import HiddenLayer
+    from gorelm.backends.dask.inputs import Partitions
+
+    X, T = data(n_rows)
+    hidden = HiddenLayer.draw(N_HIDDEN, N_INPUTS, random_state=0)
+    omega, some = np.ones(n_rows), np.sort(np.random.default_rng(0).permutation(n_rows)[:1000])
+    folds = [np.arange(k, n_rows, 4) for k in range(4)]
+    coefs = [np.zeros((N_HIDDEN + 1, N_TARGETS))] * 4
+    found: dict[str, list[tuple[float, ...]]] = {}
+    with (
+        LocalCluster(workers, threads_per_worker=1, processes=True, dashboard_address=":0") as here,
+        Client(here) as client,
+    ):
+        parts = Partitions(da.from_array(X, chunks=(-(-n_rows // (2 * workers)), -1)))
+        rows = parts.scaled(parts.scaling(omega, omega > 0))
+        for name, call in {
+            "take": lambda: rows.take(some),
+            "sums": lambda: rows.sums(hidden, folds, omega, T),
+            "outputs": lambda: rows.outputs(hidden, folds, coefs),
+        }.items():
+            call()
+            for _ in range(repeats):
+                with get_task_stream(client) as stream:
+                    start, before = time.perf_counter(), time.process_time()
+                    call()
+                    seconds, cpu = time.perf_counter() - start, time.process_time() - before
+                work: dict[str, float] = {}
+                for task in stream.data:
+                    for span in task["startstops"]:
+                        if span["action"] == "compute":
+                            took = span["stop"] - span["start"]
+                            work[task["worker"]] = work.get(task["worker"], 0.0) + took
+                found.setdefault(name, []).append((seconds, max(work.values()), cpu))
+    return found
+
+
+def run_robust(n_rows: int, repeats: int) -> None:
+    print(
+        "| workers | pass | ms | work of the slowest worker | overhead | tenth percentile | CPU |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    totals = {}
+    for workers in (1, 2, 4):
+        found = passes(n_rows, workers, repeats)
+        for name, measured in found.items():
+            took, work, cpu = np.array(measured).T
+            figures = np.median(took), np.median(work), np.median(took - work)
+            figures += np.quantile(took - work, 0.1), np.median(cpu)
+            cells = " | ".join(f"{1e3 * value:.1f}" for value in figures)
+            print(f"| {workers} | {name} | {cells} |", flush=True)
+        totals[workers] = sum(float(np.median(np.array(m)[:, 1])) for m in found.values())
+    cores = len(os.sched_getaffinity(0))
+    print(f"\nwork of the slowest worker, 1 against 4: {totals[1] / totals[4]:.2f} times, ", end="")
+    print(f"on {cores} cores, load {os.getloadavg()[0]:.1f}")
+
+
 def cost_model(records: list[dict[str, Any]]) -> tuple[float, float]:
     """Fit seconds per iteration = a + b N L m / workers, by least squares of relative errors."""
     y = np.array([float(r["iteration"]) for r in records])
@@ -169,7 +235,12 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--plot", type=Path, help="draw the figures of the last run to this file")
+    parser.add_argument("--robust", action="store_true", help="passes of RobustELM")
     options = parser.parse_args()
+    if options.robust:
+        print(f"L = {N_HIDDEN}, m = {N_TARGETS}, {options.rows} rows; ms per pass\n")
+        run_robust(options.rows, max(options.repeats, 10))
+        return
     if options.plot:
         options.plot.parent.mkdir(parents=True, exist_ok=True)
         plot(read()).savefig(options.plot, dpi=150)

@@ -41,6 +41,7 @@ LAYERS = [
         "gorelm._extras",
         "gorelm._files",
         "gorelm._processes",
+        "gorelm._progress",
         "gorelm._typing",
         "gorelm._version",
     },

@@ -265,15 +265,7 @@ def findings(
     names = Names([*map(str, inputs.columns), *target_names])
     judged = _judged_as_new(model, X, y, T) if new else _judged(model, X, y, T)
     twins = _twins(_used(model, columns_of(X)), T, judged.expected)
-    cells_off = judged.cell_mask & ~np.isnan(T)
-    kind = np.select(
-        [judged.mask, cells_off.any(axis=1), judged.input_mask, twins.row >= 0],
-        ["row", "cell", "input", "duplicate"],
-        "",
-    )
-    worst = np.fmax(judged.ratio, np.where(twins.row >= 0, twins.ratio, np.nan))
-    # Rows that are trusted, or most of whose targets are right, may be beyond a threshold.
-    worst = np.where(kind == "", np.minimum(worst, 1.0), worst)
+    kind, worst, cells_off = _ranked(judged, T, twins)
     content: dict[str, object] = {names.row: np.arange(len(T))}
     if lines is not None:
         content[names.line] = np.asarray(lines)
@@ -282,7 +274,7 @@ def findings(
         names.quality: np.exp2(-worst),
         names.flagged: kind != "",
         names.kind: kind.astype(object),
-        names.off: [_list(np.array(target_names, dtype=object)[mask]) for mask in cells_off],
+        names.off: _lists(cells_off, target_names),
         names.twin: pandas.array(twins.row, dtype="Int64"),
     }
     for j, name in enumerate(target_names):
@@ -299,6 +291,35 @@ def findings(
     # NaN (not judged) comes last; of equally bad rows, the one with the larger score first.
     order = np.lexsort([np.arange(len(T)), -np.nan_to_num(judged.scores), -worst])
     return found.iloc[order]
+
+
+def ranking(model: Judge, y: object) -> tuple[npt.NDArray[np.str_], Array, Mask]:
+    """Return the kind of finding, how bad it is, and the cells off, of rows the model judged.
+
+    Rows are not compared with others that have the same inputs. The larger the second, the more
+    suspicious is the row; beyond 1 it is flagged.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted, as for :func:`findings`.
+    y : frame or array of shape (n_samples,) or (n_samples, n_targets)
+        Targets; NaN where unknown.
+    """
+    T = np.column_stack([column.numbers()[0] for column in target_columns(y)[1]])
+    return _ranked(_judged(model, None, y, T), T, _twins([], T, T))
+
+
+def _ranked(judged: _Judged, T: Array, twins: _Twins) -> tuple[npt.NDArray[np.str_], Array, Mask]:
+    cells_off = judged.cell_mask & ~np.isnan(T)
+    kind = np.select(
+        [judged.mask, cells_off.any(axis=1), judged.input_mask, twins.row >= 0],
+        ["row", "cell", "input", "duplicate"],
+        "",
+    )
+    worst = np.fmax(judged.ratio, np.where(twins.row >= 0, twins.ratio, np.nan))
+    # Rows that are trusted, or most of whose targets are right, may be beyond a threshold.
+    return kind, np.where(kind == "", np.minimum(worst, 1.0), worst), cells_off
 
 
 @dataclass(frozen=True)
@@ -469,6 +490,16 @@ def _codes(column: RawColumn) -> npt.NDArray[np.float64]:
 def _median(values: Array) -> float:
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) else np.inf
+
+
+def _lists(masks: Mask, names: Sequence[str]) -> list[str]:
+    """Return the names that each mask marks, as a list separated by commas."""
+    array, known = np.array(names, dtype=object), {}
+    keys = [mask.tobytes() for mask in masks]
+    for key, mask in zip(keys, masks, strict=True):
+        if key not in known:
+            known[key] = _list(array[mask])
+    return [known[key] for key in keys]
 
 
 def _list(names: Iterable[str]) -> str:

@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 from gorelm._extras import needs
+from gorelm._progress import meter
 from gorelm._typing import Array, Indices, Inputs
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = ["ParquetTable", "RowBlocks"]
 # Small enough to stay in a cache between making a block and using it, large enough for BLAS.
 BLOCK_ROWS = 1024
 FRAME_ROWS = 16_384  # of a table that is read by frames
+PART_ROWS = 131_072  # of a table, that a worker of a cluster reads at a time, or somewhat more
 
 Blocks: TypeAlias = Iterable[npt.ArrayLike]
 
@@ -69,6 +71,7 @@ class RowBlocks:
     def __iter__(self) -> Iterator[tuple[slice, Array]]:
         """Go through all rows once, in blocks of equal size: where they are, and the inputs."""
         self.n_passes += 1
+        follower = meter()
         start, waiting, count = 0, list[Array](), 0
         for given in self._read():
             block = self._checked(given, start + count)
@@ -81,6 +84,8 @@ class RowBlocks:
                     yield slice(start, start + BLOCK_ROWS), joined[:BLOCK_ROWS]
                     start, waiting = start + BLOCK_ROWS, [joined[BLOCK_ROWS:]]
                     count -= BLOCK_ROWS
+                    if follower is not None:
+                        follower.tick(start / len(self))
         if count:
             yield slice(start, start + count), np.concatenate(waiting)
         self._require_rows(start + count)
@@ -234,6 +239,22 @@ class RowBlocks:
         return cls(read, n_rows, len(features), list(features)), y
 
 
+class TablePart(NamedTuple):
+    """Rows of a table that lie together in one of its files."""
+
+    file: Path
+    row_groups: tuple[int, ...]
+    n_rows: int
+
+    def frame(self, columns: list[str]) -> pandas.DataFrame:
+        """Return some columns of the rows."""
+        import pyarrow.parquet as parquet
+
+        table = parquet.ParquetFile(self.file).read_row_groups(self.row_groups, columns=columns)
+        frame: pandas.DataFrame = table.to_pandas(ignore_metadata=True)
+        return frame[columns]
+
+
 class ParquetTable:
     """A Parquet file, or a folder of such files, as a table that need not fit in memory.
 
@@ -246,6 +267,9 @@ class ParquetTable:
         The file, or the folder: the files in it, whatever their depth, in the order of their names.
     columns : list of str, optional
         Names of the columns; by default all but those of a pandas index.
+    on_workers : bool, default=False
+        Whether the workers of the dask cluster to which this process is connected read the rows,
+        encode them, and hold them for a fit. They must find the files under the same path.
 
     Attributes
     ----------
@@ -260,10 +284,16 @@ class ParquetTable:
         If the files disagree on the columns or their types, or lack a column.
     """
 
-    def __init__(self, path: str | os.PathLike[str], columns: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        columns: list[str] | None = None,
+        *,
+        on_workers: bool = False,
+    ) -> None:
         with needs("Parquet files need pyarrow and pandas", "data"):
             import pyarrow.parquet  # noqa: F401
-        self.path = Path(path)
+        self.path, self.on_workers = Path(path), on_workers
         self.files = _parquet_files(self.path)
         self._schema, self._n_rows = _described(self.files)
         self._taken: Indices | None = None  # rows that count; None: all
@@ -288,7 +318,7 @@ class ParquetTable:
 
     def select(self, columns: list[str]) -> ParquetTable:
         """Return the table of some columns."""
-        other = ParquetTable(self.path, columns)
+        other = ParquetTable(self.path, columns, on_workers=self.on_workers)
         other._taken = self._taken
         return other
 
@@ -302,8 +332,25 @@ class ParquetTable:
         """
         require_increasing(rows, len(self))
         other = copy(self)
+        other.on_workers = False  # `parts` are those of all rows
         other._taken = rows if self._taken is None else self._taken[rows]
         return other
+
+    def parts(self) -> list[TablePart]:
+        """Return the rows in parts for the workers of a cluster, in their order."""
+        import pyarrow.parquet as parquet
+
+        found: list[TablePart] = []
+        for file in self.files:
+            metadata = parquet.ParquetFile(file).metadata
+            groups, n_rows = list[int](), 0
+            for number in range(metadata.num_row_groups):
+                groups.append(number)
+                n_rows += metadata.row_group(number).num_rows
+                if n_rows >= PART_ROWS or number == metadata.num_row_groups - 1:
+                    found.append(TablePart(file.absolute(), tuple(groups), n_rows))
+                    groups, n_rows = [], 0
+        return [part for part in found if part.n_rows]
 
     def frames(self) -> Iterator[pandas.DataFrame]:
         """Go through the rows once, a frame at a time."""

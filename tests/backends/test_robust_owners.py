@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from functools import cache
 
 import numpy as np
@@ -15,7 +16,7 @@ from gorelm.backends import inputs
 from gorelm.backends.inputs import InMemory, within_reach
 from gorelm.backends.streamed_inputs import StreamedInputs
 from gorelm.datasets import make_multitarget
-from gorelm.estimators._robust import search, task
+from gorelm.estimators._robust import judge, layers, search, task
 from gorelm.estimators._robust.layers import Layer
 from gorelm.stream import RowBlocks
 from support.owners import OWNERS, in_parquet, on_dask, on_device, uneven
@@ -54,6 +55,8 @@ def small(monkeypatch):
     monkeypatch.setattr(search, "SEARCH_LAYERS", LAYERS)
     monkeypatch.setattr(inputs, "BLOCK_ROWS", 61)
     monkeypatch.setattr(stream, "BLOCK_ROWS", 37)
+    monkeypatch.setattr(judge, "JUDGED_ROWS", 71)
+    monkeypatch.setattr(layers, "SCORED_ROWS", 53)
 
 
 @pytest.fixture(autouse=True)
@@ -175,9 +178,18 @@ def test_scales_of_targets_and_checks_are_part_of_every_prediction(owner, rescal
     assert_allclose(predicted, model.predict(X), rtol=1e-9)
 
 
-def test_blocks_are_not_fitted_on_a_device(data):
+def test_blocks_on_a_device_give_the_model_in_memory(data, tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    X = in_parquet(tmp_path, data.X)
+    there = make(search_rows=150, device="cpu").fit(X, data.T)
+    assert_same_model(there, make(search_rows=150).fit(data.X, data.T), data.X)
+    assert list(there.feature_names_in_) == [f"x{j}" for j in range(data.X.shape[1])]
+    assert X.n_passes == 1
+
+
+def test_rows_on_a_cluster_are_not_fitted_on_a_device(data, tmp_path):
     with pytest.raises(TypeError, match="leave out device"):
-        make(device="cpu").fit(uneven(data.X), data.T)
+        make(device="cpu").fit(on_dask(tmp_path, data.X), data.T)
 
 
 def test_arrays_on_a_device_give_the_model_in_memory(data):
@@ -210,6 +222,47 @@ def test_workers_that_are_killed_change_nothing(data, client_of_processes, tmp_p
         there = make(search_rows=150).fit(on_dask(tmp_path, data.X), data.T)
     assert len(calls) > 9
     assert_same_model(there, here, data.X)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_workers_killed_at_five_random_moments(
+    seed, data, client_of_processes, tmp_path, monkeypatch
+):
+    from gorelm.backends.dask import inputs as dask_inputs
+
+    rng = np.random.default_rng(seed)
+    plain, calls, killed, due = dask_inputs._results, [], [], set()
+
+    def kill(address, pid):
+        os.kill(pid, signal.SIGKILL)
+        killed.append(address)
+
+    def disturbed(client, tasks):
+        calls.append(1)
+        if len(calls) not in due:
+            return plain(client, tasks)
+        pids = client_of_processes.run(os.getpid, on_error="ignore")
+        victim = rng.choice(sorted(pids.items()))
+        timer = threading.Timer(rng.uniform(0.0, 0.1), kill, (victim[0], int(victim[1])))
+        timer.start()
+        try:
+            return plain(client, tasks)
+        finally:
+            timer.join()
+
+    monkeypatch.setattr(dask_inputs, "_results", disturbed)
+    # A local cluster gives up workers that take longer to start again, as on a busy machine.
+    dask = pytest.importorskip("dask")
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
+    with client_of_processes.as_current(), patient:
+        here = make(search_rows=150).fit(on_dask(tmp_path, data.X), data.T)
+        due.update(rng.choice(np.arange(1, len(calls) + 1), 5, replace=False).tolist())
+        calls.clear()
+        there = make(search_rows=150).fit(on_dask(tmp_path, data.X), data.T)
+    assert len(killed) == 5
+    assert (here.outlier_scores_ == there.outlier_scores_).all()
+    assert (here.predict(data.X) == there.predict(data.X)).all()
 
 
 def test_lazy_predictions_and_bad_partitions(data, client_of_threads, tmp_path):

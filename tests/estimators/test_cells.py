@@ -5,6 +5,7 @@ import pytest
 
 from gorelm import RobustELMRegressor
 from gorelm.datasets import make_multitarget
+from gorelm.estimators._robust import judge, layers
 from gorelm.estimators._robust.cells import (
     has_few_values,
     has_spread,
@@ -218,3 +219,31 @@ def test_many_targets():
     model = make(effort="fast").fit(X, T)
     assert model.cell_mask_[5, 90]
     assert model.cell_mask_.mean() < 0.01
+
+
+@pytest.mark.parametrize("kind", ["rows", "cells", "heavy tails", "gaps"])
+@pytest.mark.parametrize("n_targets", [1, 3])
+def test_rows_are_judged_in_pieces_as_all_at_once(kind, n_targets, monkeypatch):
+    """Many rows are judged some at a time; that changes nothing but rounding."""
+    rng = np.random.default_rng(0)
+    data = make_multitarget(
+        500, n_targets=n_targets, outlier_ratio=0.2 * (kind in ("rows", "gaps")), random_state=0
+    )
+    T = data.T.reshape(500, -1).copy()
+    if kind == "cells":
+        T[rng.random(T.shape) < 0.1] += 30.0
+    elif kind == "heavy tails":
+        T += rng.standard_t(1.5, T.shape)
+    elif kind == "gaps":
+        T[rng.random(T.shape) < 0.1] = np.nan
+    settings = {"n_hidden": 30, "effort": "fast", "search_rows": 150, "missing_targets": "ignore"}
+    whole = make(**settings).fit(data.X, T)
+    monkeypatch.setattr(judge, "JUDGED_ROWS", 61)
+    monkeypatch.setattr(layers, "SCORED_ROWS", 47)
+    pieces = make(**settings).fit(data.X, T)
+    assert (whole.outlier_mask_ == pieces.outlier_mask_).all()
+    assert (whole.cell_mask_ == pieces.cell_mask_).all()
+    for name in ("outlier_scores_", "cell_scores_", "cell_thresholds_", "out_of_fold_"):
+        one, other = getattr(whole, name), getattr(pieces, name)
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(whole.predict(data.X), pieces.predict(data.X), rtol=1e-9, atol=1e-9)

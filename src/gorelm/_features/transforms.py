@@ -50,6 +50,9 @@ class TargetTransforms:
                     f"positive ones; target column {j} has values from {np.nanmin(T[:, j]):g} to "
                     f"{np.nanmax(T[:, j]):g}"
                 )
+        if all(kind == "none" for kind in kinds):
+            nowhere = np.full(len(kinds), np.inf)
+            return cls(list(kinds), np.ones(len(kinds)), -nowhere, nowhere)
         positive = np.where(np.nan_to_num(T) > 0, T, np.inf).min(axis=0)
         floor = np.where(np.isfinite(positive), FLOOR * positive, 1.0)
         open_ended = np.full(len(kinds), np.inf)
@@ -62,6 +65,8 @@ class TargetTransforms:
 
     def apply(self, T: Array) -> Array:
         """Return targets on the transformed scale; values out of range count as the nearest."""
+        if all(kind == "none" for kind in self.kinds):
+            return np.asarray(T, dtype=np.float64)  # no copy: it may be large
         Z = np.array(T, dtype=np.float64)
         for j, kind in enumerate(self.kinds):
             if kind == "sqrt":
@@ -72,6 +77,8 @@ class TargetTransforms:
 
     def undo(self, Z: Array) -> Array:
         """Return targets, or predictions of them, in their own units."""
+        if all(kind == "none" for kind in self.kinds):
+            return np.asarray(Z)
         T = np.clip(Z, self.low, self.high)
         for j, kind in enumerate(self.kinds):
             if kind == "sqrt":

@@ -33,6 +33,12 @@ ID = click.option(
     "without a name]",
 )
 
+DEVICE = click.option(
+    "--device",
+    metavar="cpu|cuda",
+    help="PyTorch device that does the work on all rows.  [none: this process, without PyTorch]",
+)
+
 
 def printable(text: str) -> str:
     r"""Return text on one line, with what a terminal would act upon or hide escaped (``\x1b``).

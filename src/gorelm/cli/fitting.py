@@ -16,6 +16,7 @@ class How(TypedDict):
     effort: str
     nodes: int | None
     check_inputs: bool
+    device: str | None
 
 
 def unfitted(*, progress: bool = False, **how: Unpack[How]) -> TableRegressor:
@@ -29,6 +30,7 @@ def unfitted(*, progress: bool = False, **how: Unpack[How]) -> TableRegressor:
         n_jobs=how["jobs"],
         missing_targets="ignore",
         check_inputs=how["check_inputs"],
+        device=how["device"],
         progress=progress,
     )
     return TableRegressor(robust, random_state=how["seed"])

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import functools
 import gzip
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from copy import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
+from gorelm._progress import Meter, Work, begin, doing, meter
 from gorelm.cli.app import say
+from gorelm.cli.elsewhere import connected, in_order, predict_on, require_device
 from gorelm.cli.fitting import How, unfitted
+from gorelm.cli.showing import shown
 
 if TYPE_CHECKING:
     import pandas
+    from distributed import Client
 
+    from gorelm._typing import Indices
     from gorelm.estimators.table import TableRegressor
-    from gorelm.stream import ParquetTable
+    from gorelm.stream import ParquetTable, TablePart
 
 # A table in memory, its copies as cells and inputs, and the arrays of a fit.
 _COPIES = 8
 _MOST_ROWS = 10
-# What findings read of a model.
-_JUDGED = (
-    "out_of_fold_",
-    "outlier_scores_",
-    "outlier_threshold_",
-    "outlier_mask_",
-    "cell_scores_",
-    "cell_thresholds_",
-    "cell_mask_",
-    "target_spreads_",
-)
+_FOUND_ROWS = 100_000  # of findings that are made at a time
+# What a model knows of its training rows, and what else findings read.
+_OF_ROWS = ("out_of_fold_", "outlier_scores_", "outlier_mask_", "cell_scores_", "cell_mask_")
+_OF_MODEL = ("outlier_threshold_", "cell_thresholds_", "target_spreads_", "_on_scale")
 
 
 def by_blocks(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -49,12 +47,43 @@ def by_blocks(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]
         @click.option(
             "--memory",
             help="Read a Parquet file in blocks if the work in memory would take more than this, "
-            "such as 4GB. (Folders of Parquet files are always read so.)",
+            "such as 4GB, and let the networks have no more nodes than it allows. (Folders of "
+            "Parquet files are always read so.)",
+        )
+        @click.option(
+            "--progress/--no-progress",
+            default=None,
+            help="Say on stderr how far a table read in blocks is, and how long the rest will "
+            "take.  [if stderr is a terminal]",
+        )
+        @click.option(
+            "--scheduler",
+            metavar="tcp://...",
+            help="Address of a dask scheduler whose workers read and hold the rows of a Parquet "
+            "file or folder.  [none: this machine]",
         )
         @functools.wraps(command)
-        def wrapper(data: Path, memory: str | None, **others: object) -> None:
-            run = globals()[name] if is_large(data, memory) else command
-            run(data=data, **others)
+        def wrapper(
+            data: Path,
+            memory: str | None,
+            scheduler: str | None,
+            device: str | None,
+            progress: bool | None,
+            **others: object,
+        ) -> None:
+            others["device"] = device
+            require_device(device)
+            if scheduler is not None:
+                _require_parquet(data, "--scheduler")
+                if device is not None:
+                    raise ValueError("--device and --scheduler cannot be combined: choose one.")
+                with connected(scheduler) as client, shown(progress):
+                    globals()[name](data=data, client=client, memory=memory, **others)
+            elif is_large(data, memory):
+                with shown(progress):
+                    globals()[name](data=data, memory=memory, **others)
+            else:
+                command(data=data, **others)
 
         return wrapper
 
@@ -67,13 +96,17 @@ def is_large(path: Path, memory: str | None) -> bool:
         return True
     if memory is None:
         return False
-    if path.suffix.lower() not in (".parquet", ".pq"):
-        raise ValueError(f"--memory is for Parquet files and folders of them; {path} is none.")
+    _require_parquet(path, "--memory")
     from gorelm.backends.streamed import in_bytes
     from gorelm.stream import ParquetTable
 
     n_rows, n_columns = ParquetTable(path).shape
     return 8 * _COPIES * n_rows * n_columns > in_bytes(memory)
+
+
+def _require_parquet(path: Path, option: str) -> None:
+    if not path.is_dir() and path.suffix.lower() not in (".parquet", ".pq"):
+        raise ValueError(f"{option} is for Parquet files and folders of them; {path} is none.")
 
 
 def fit(
@@ -83,6 +116,8 @@ def fit(
     model_path: Path | None = None,
     report_path: Path | None = None,
     id_name: str | None = None,
+    memory: str | None = None,
+    client: Client | None = None,
     **how: Unpack[How],
 ) -> None:
     """Fit a table in blocks, and tell what was found."""
@@ -92,9 +127,9 @@ def fit(
     reading.require_places({"table": data}, {"--model": (model_path, ())})
     if report_path is not None:
         raise ValueError("--report shows every row; it cannot be had of a table read in blocks.")
-    model, table, y = _fitted(data, targets, features, id_name, how)
+    model, table, y = _fitted(data, targets, features, id_name, memory, client, how)
     say(*_of_table(model, table, y), "", *_of_errors(model, y), "")
-    say(*summary.of_networks(model.regressor_), "", *_of_rows(_found(model, y), y, model))
+    say(*summary.of_networks(model.regressor_), "", *_Found(model, y).lines())
     if model_path is not None:
         save(model, model_path)
         say("", f"Written: {model_path}.")
@@ -106,22 +141,37 @@ def outliers(
     features: str | None,
     out: Path | None,
     id_name: str | None = None,
+    memory: str | None = None,
+    client: Client | None = None,
     **how: Unpack[How],
 ) -> None:
     """Find the wrong rows and cells of a table in blocks."""
     from gorelm.cli import reading
 
     reading.require_places({"table": data}, {"--out": (out, reading.WRITTEN)})
-    model, table, y = _fitted(data, targets, features, id_name, how)
-    found = _found(model, y)
-    say(*_of_table(model, table, y), "", *_of_rows(found, y, model))
+    asked = data, targets, features, id_name, memory, client, how
+    model, table, y = _fitted(*asked, writing=out is not None)
+    found = _Found(model, y)
+    say(*_of_table(model, table, y), "", *found.lines())
     if out is not None:
-        reading.write(found if id_name is not None else found.reset_index(drop=True), out)
+        begin("writing")
+        with doing("write", *y.shape):
+            _write(_ticking(found.frames(), len(y)), out, index=id_name is not None)
         say("", f"Written: {out}, {len(y):,} rows, the most suspicious first.")
 
 
-def predict(model_path: Path, data: Path, out: Path, keep: str, id_name: str | None = None) -> None:
+def predict(
+    model_path: Path,
+    data: Path,
+    out: Path,
+    keep: str,
+    id_name: str | None = None,
+    device: str | None = None,
+    memory: str | None = None,
+    client: Client | None = None,
+) -> None:
     """Predict the rows of a table block by block, and write them as they come."""
+    del memory  # a block at a time, whatever it is
     from gorelm.cli import reading
     from gorelm.datasets.table import split_names
     from gorelm.estimators._encoding import in_words
@@ -143,23 +193,64 @@ def predict(model_path: Path, data: Path, out: Path, keep: str, id_name: str | N
     if twice := [name for name in kept if name in model.target_names_]:
         raise ValueError(f"{twice[0]!r} is predicted; it cannot be kept from {data} as well.")
     there = [name for name in names if name in table.columns]
-
-    def predicted() -> Iterator[pandas.DataFrame]:
-        for frame in table.select(list(dict.fromkeys([*there, *kept]))).frames():
-            y = model.predict(frame.reindex(columns=names)).reshape(len(frame), -1)
-            result = frame[kept].copy()
-            for name, values in zip(model.target_names_, y.T, strict=True):
-                result[name] = values
-            yield result
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        n_rows = _write(predicted(), out)
+    columns = list(dict.fromkeys([*there, *kept]))
+    frames: Iterator[pandas.DataFrame]
+    if client is None:
+        read = table.select(columns).frames()
+        frames = (_predicted(frame, model, kept, device) for frame in read)
+    else:
+        light = _without_rows(model)  # in every task: scattered, it could be lost with a worker
+        frames = in_order(client, _predicted_part, table.parts(), light, columns, kept)
+    if (follower := meter()) is not None:
+        size = len(table), float(len(model.target_names_))
+        follower.expect([Work("predicting", "write", *size)], len(table))
+    begin("predicting")
+    with doing("write", len(table), len(model.target_names_)):
+        n_rows = _write(_ticking(frames, len(table)), out)
     if out != reading.STDOUT:
         say(f"Written: {out}, {n_rows:,} rows of {', '.join([*kept, *model.target_names_])}.")
 
 
-def _write(frames: Iterator[pandas.DataFrame], path: Path) -> int:
+def _predicted(
+    frame: pandas.DataFrame, model: TableRegressor, kept: list[str], device: str | None = None
+) -> pandas.DataFrame:
+    names = [str(name) for name in model.feature_names_in_]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        y = predict_on(device, model, frame.reindex(columns=names)).reshape(len(frame), -1)
+    result = frame[kept].copy()
+    for name, values in zip(model.target_names_, y.T, strict=True):
+        result[name] = values
+    return result
+
+
+def _predicted_part(
+    part: TablePart, model: TableRegressor, columns: list[str], kept: list[str]
+) -> pandas.DataFrame:
+    """Return the predictions for rows that a worker of a cluster reads."""
+    return _predicted(part.frame(columns), model, kept)
+
+
+def _without_rows(model: TableRegressor) -> TableRegressor:
+    """Return the model without what it knows of its training rows."""
+    light = copy(model)
+    light.regressor_ = copy(model.regressor_)
+    for name in _OF_ROWS:
+        vars(light.regressor_).pop(name, None)
+    return light
+
+
+def _ticking(frames: Iterator[pandas.DataFrame], n_rows: int) -> Iterator[pandas.DataFrame]:
+    """Pass frames on, and say how many of the rows they were."""
+    follower, done = meter(), 0
+    for frame in frames:
+        yield frame
+        done += len(frame)
+        if follower is not None:
+            follower.tick(done / n_rows)
+
+
+def _write(frames: Iterator[pandas.DataFrame], path: Path, *, index: bool = False) -> int:
     """Write frames one after the other into one file; returns the number of rows."""
     from gorelm._files import whole_file
     from gorelm.cli.reading import STDOUT
@@ -167,7 +258,7 @@ def _write(frames: Iterator[pandas.DataFrame], path: Path) -> int:
     name, n_rows = path.name.lower(), 0
     if path == STDOUT:
         for frame in frames:
-            click.echo(frame.to_csv(index=False, header=not n_rows), nl=False)
+            click.echo(frame.to_csv(index=index, header=not n_rows), nl=False)
             n_rows += len(frame)
         return n_rows
     with whole_file(path) as file, ExitStack() as opened:
@@ -177,13 +268,14 @@ def _write(frames: Iterator[pandas.DataFrame], path: Path) -> int:
                 import pyarrow
                 from pyarrow import parquet
 
-                table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+                schema = None if writer is None else writer.schema
+                table = pyarrow.Table.from_pandas(frame, schema, preserve_index=index)
                 if writer is None:
                     writer = opened.enter_context(parquet.ParquetWriter(file, table.schema))
                 writer.write_table(table)
             else:
                 separator = "\t" if name.endswith((".tsv", ".tsv.gz")) else ","
-                text = frame.to_csv(index=False, header=not n_rows, sep=separator).encode()
+                text = frame.to_csv(index=index, header=not n_rows, sep=separator).encode()
                 # Members of a gzip file may follow each other.
                 file.write(gzip.compress(text) if name.endswith(".gz") else text)
             n_rows += len(frame)
@@ -194,14 +286,22 @@ def _write(frames: Iterator[pandas.DataFrame], path: Path) -> int:
 
 
 def _fitted(
-    data: Path, targets: str, features: str | None, id_name: str | None, how: How
+    data: Path,
+    targets: str,
+    features: str | None,
+    id_name: str | None,
+    memory: str | None,
+    client: Client | None,
+    how: How,
+    *,
+    writing: bool = False,
 ) -> tuple[TableRegressor, ParquetTable, pandas.DataFrame]:
     from gorelm.datasets.table import choose_columns
     from gorelm.stream import ParquetTable
 
     if how["check_inputs"]:
         raise ValueError("--check-inputs needs all inputs at once, not a table read in blocks.")
-    table = ParquetTable(data)
+    table = ParquetTable(data, on_workers=client is not None)
     columns = [name for name in table.columns if name != id_name]
     by_number = targets.isdecimal() and targets not in columns
     chosen = choose_columns(columns, int(targets) if by_number else targets, features, data)
@@ -209,12 +309,57 @@ def _fitted(
     y = table.frame(outputs)
     if id_name is not None:
         y.index = table.frame([id_name]).set_index(id_name).index
-    unfit = unfitted(progress=sys.stderr.isatty(), **how)
+    if memory is not None:
+        how = _within(memory, table.shape[0], len(inputs), len(outputs), how)
+    if (follower := meter()) is not None:
+        size = len(y), float(len(outputs))
+        ends = [Work("findings", "rank", *size)]
+        follower.expect_after([*ends, Work("writing", "write", *size)] if writing else ends)
+        _announce(follower, table.shape[0], len(inputs), len(outputs), how)
+    unfit = unfitted(**how)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # its notes say the same
         model = unfit.fit(table.select(inputs), y)
-    model.regressor_.set_params(n_jobs=None, progress=False)
+    model.regressor_.set_params(n_jobs=None, progress=False, device=None)
     return model, table, y
+
+
+def _announce(meter: Meter, n_rows: int, n_inputs: int, n_targets: int, how: How) -> None:
+    """Tell what a fit will do before it begins: learning the encoding takes a while."""
+    from gorelm._solver.threads import n_threads
+    from gorelm.estimators._robust.plan import announce
+    from gorelm.estimators._robust.task import EFFORTS
+
+    effort = EFFORTS[how["effort"]]
+    if n_rows > effort.search_rows:
+        threads = n_threads(how["jobs"])
+        announce(meter, effort, how["nodes"], n_rows, n_inputs, n_targets, threads)
+
+
+def _within(memory: str, n_rows: int, n_inputs: int, n_targets: int, how: How) -> How:
+    """Return how to fit with no more nodes than the memory allows; says so if it does not do."""
+    from gorelm._solver.threads import n_threads
+    from gorelm.backends.streamed import in_bytes
+    from gorelm.cli.summary import wrapped
+    from gorelm.estimators._robust.plan import Memory
+    from gorelm.estimators._robust.task import EFFORTS
+
+    most, effort = in_bytes(memory), EFFORTS[how["effort"]]
+    if n_rows <= effort.search_rows:
+        return how  # a small table, whatever is asked for
+    needed = Memory(effort, n_rows, n_inputs, n_targets, n_threads(how["jobs"]))
+    nodes = needed.nodes_within(most) if how["nodes"] is None else how["nodes"]
+    notes = []
+    if nodes != how["nodes"]:
+        notes.append(f"{nodes} nodes of each network, as --memory {memory} allows no more.")
+    if needed.total(nodes) > most:
+        notes.append(
+            f"about {needed.total(nodes) / 1e9:.1f} GB will be used: {needed.rows / 1e9:.1f} GB "
+            f"are for the targets and scores of {n_rows:,} rows, which --memory cannot lower."
+        )
+    for note in notes:
+        say(*wrapped(f"note: {note}"), err=True)
+    return {**how, "nodes": nodes}
 
 
 def _of_table(model: TableRegressor, table: ParquetTable, y: pandas.DataFrame) -> list[str]:
@@ -247,38 +392,75 @@ def _of_errors(model: TableRegressor, y: pandas.DataFrame) -> list[str]:
     return [head, *columns(rows, "lrrr")]
 
 
-def _of_rows(found: pandas.DataFrame, y: pandas.DataFrame, model: TableRegressor) -> list[str]:
-    from gorelm.cli.summary import columns, short, wrapped
-    from gorelm.findings import Names
+class _Found:
+    """Findings of a table whose inputs are not in memory, without a search for duplicates.
 
-    names = Names(y.columns)
-    kinds = found[names.kind]
-    of_cells = found.loc[kinds == "cell", [names.flagged_of(name) for name in y.columns]]
-    n_rows, n_cells = int((kinds == "row").sum()), int(of_cells.sum().sum())
-    lines = wrapped(
-        f"Rows to check: {int(found[names.flagged].sum()):,} of {len(y):,}: "
-        f"{n_rows:,} wrong row{'s' * (n_rows != 1)}, {n_cells:,} wrong cell{'s' * (n_cells != 1)} "
-        f"of other rows{'; left out of the training.' if model.contaminated_ else '.'}"
-    )
-    rows = [["row", "score", "quality", "finding", "off"]]
-    for row in found.head(_MOST_ROWS).to_dict("records"):
-        figures = f"{row[names.score]:#.3g}", f"{row[names.quality]:.2f}"
-        rows.append(
-            [f"{row[names.row]:,}", *figures, row[names.kind] or "-", short(row[names.off], 40)]
+    Parameters
+    ----------
+    model : TableRegressor
+        Fitted to it.
+    y : frame
+        Its targets.
+    """
+
+    def __init__(self, model: TableRegressor, y: pandas.DataFrame) -> None:
+        import numpy as np
+
+        from gorelm.findings import ranking
+
+        self._model, self._y = model, y
+        worst, score = np.empty(len(y)), model.outlier_scores_
+        self._counts = {"row": 0, "cell": 0, "": 0}
+        self._n_cells = 0
+        begin("findings")
+        with doing("rank", *y.shape):
+            for start in range(0, len(y), _FOUND_ROWS):
+                rows = np.arange(start, min(start + _FOUND_ROWS, len(y)))
+                kind, worst[rows], cells = ranking(self._judge(rows), y.iloc[rows])
+                for name in self._counts:
+                    self._counts[name] += int((kind == name).sum())
+                self._n_cells += int(cells[kind == "cell"].sum())
+            self._order = np.lexsort([-np.nan_to_num(score), -worst])
+
+    def _judge(self, rows: Indices) -> Any:
+        """Return what findings read of the model, of some rows."""
+        of_rows = {name: getattr(self._model, name)[rows] for name in _OF_ROWS}
+        return SimpleNamespace(**of_rows, **{n: getattr(self._model, n) for n in _OF_MODEL})
+
+    def frames(self) -> Iterator[pandas.DataFrame]:
+        """Yield the table of findings, the most suspicious rows first, some at a time."""
+        for start in range(0, len(self._y), _FOUND_ROWS):
+            yield self._frame(self._order[start : start + _FOUND_ROWS])
+
+    def _frame(self, rows: Indices) -> pandas.DataFrame:
+        import numpy as np
+        import pandas
+
+        from gorelm.findings import Names, findings
+
+        y = self._y.iloc[rows]
+        # A column that only counts the rows stands for inputs that are not in memory.
+        counter = pandas.DataFrame({"": np.arange(len(rows))}, index=y.index)
+        found = findings(self._judge(rows), counter, y).drop(columns="")
+        number = Names(y.columns).row
+        return found.assign(**{number: rows[found[number]]})
+
+    def lines(self) -> list[str]:
+        """Return what to say about the rows."""
+        from gorelm.cli.summary import columns, short, wrapped
+        from gorelm.findings import Names
+
+        names, counts, n_cells = Names(self._y.columns), self._counts, self._n_cells
+        left_out = "; left out of the training." if self._model.contaminated_ else "."
+        lines = wrapped(
+            f"Rows to check: {counts['row'] + counts['cell']:,} of {len(self._y):,}: "
+            f"{counts['row']:,} wrong row{'s' * (counts['row'] != 1)}, {n_cells:,} wrong "
+            f"cell{'s' * (n_cells != 1)} of other rows{left_out}"
         )
-    return [*lines, *columns(rows, "rrrll")]
-
-
-def _found(model: TableRegressor, y: pandas.DataFrame) -> pandas.DataFrame:
-    """Return the table of findings, without the inputs, and without a search for duplicates."""
-    import numpy as np
-    import pandas
-
-    from gorelm.findings import findings
-
-    judge: Any = SimpleNamespace(
-        **{name: getattr(model, name) for name in _JUDGED}, _on_scale=model._on_scale
-    )
-    # A column that only counts the rows stands for inputs that are not in memory.
-    counter = pandas.DataFrame({"": np.arange(len(y))}, index=y.index)
-    return findings(judge, counter, y).drop(columns="")
+        rows = [["row", "score", "quality", "finding", "off"]]
+        for row in self._frame(self._order[:_MOST_ROWS]).to_dict("records"):
+            figures = f"{row[names.score]:#.3g}", f"{row[names.quality]:.2f}"
+            rows.append(
+                [f"{row[names.row]:,}", *figures, row[names.kind] or "-", short(row[names.off], 40)]
+            )
+        return [*lines, *columns(rows, "rrrll")]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gorelm.cli.app import ID, PATH, Command, say, told_in_one_line
+from gorelm.cli.app import DEVICE, ID, PATH, Command, say, told_in_one_line
 from gorelm.cli.large import by_blocks
 
 
@@ -22,9 +22,12 @@ from gorelm.cli.large import by_blocks
 @click.option("--out", type=PATH, required=True, help="CSV or Parquet file; - for the terminal.")
 @click.option("--keep", default="", help="Columns of DATA to copy, separated by commas.")
 @ID
+@DEVICE
 @told_in_one_line
 @by_blocks("predict")
-def predict(model_path: Path, data: Path, out: Path, keep: str, id_name: str | None) -> None:
+def predict(
+    model_path: Path, data: Path, out: Path, keep: str, id_name: str | None, device: str | None
+) -> None:
     """Predict the targets of new rows.
 
     Every row of the table DATA gets its targets, from a saved MODEL. Columns are found by their
@@ -36,7 +39,7 @@ def predict(model_path: Path, data: Path, out: Path, keep: str, id_name: str | N
     from gorelm.io import load
 
     reading.require_places({"table": data, "model": model_path}, {"--out": (out, reading.WRITTEN)})
-    result = predicted(load(model_path), data, keep, id_name)
+    result = predicted(load(model_path), data, keep, id_name, device)
     reading.write(result, out)
     if out != reading.STDOUT:
         say(f"Written: {out}, {len(result):,} rows of {', '.join(result.columns)}.")

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 
 from gorelm._typing import Array
 from gorelm.cli.app import say
+from gorelm.cli.elsewhere import predict_on
 from gorelm.cli.reading import about_ids, has_ids, saying_warnings, with_ids
 from gorelm.cli.summary import wrapped
 from gorelm.datasets.fetch import suggest
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 
 
 def predicted(
-    model: BaseEstimator, path: Path, keep: str, id_name: str | None = None
+    model: BaseEstimator,
+    path: Path,
+    keep: str,
+    id_name: str | None = None,
+    device: str | None = None,
 ) -> pandas.DataFrame:
     """Return the columns to keep and the predicted targets as a frame."""
     words = list(model.words()) if isinstance(model, TableRegressor) else []
@@ -33,7 +38,7 @@ def predicted(
     if has_ids(frame):
         say(*wrapped(f"note: {about_ids(path, id_name)}"), err=True)
     X = _inputs(model, frame, kept, path)
-    y = saying_warnings(lambda: np.asarray(model.predict(X)))
+    y = saying_warnings(lambda: predict_on(device, model, X))
     y = y.reshape(len(frame), -1)
     names = getattr(model, "target_names_", None) or [f"y{j}" for j in range(y.shape[1])]
     for name in kept:

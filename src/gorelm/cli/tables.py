@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, Unpack
 
 import click
 
-from gorelm.cli.app import ID, PATH, Command, say, told_in_one_line
+from gorelm.cli.app import DEVICE, ID, PATH, Command, say, told_in_one_line
 from gorelm.cli.fitting import How, unfitted
 from gorelm.cli.large import by_blocks
 
@@ -29,6 +29,7 @@ def table_options(*, need_targets: bool = True) -> Callable[[Callable[P, R]], Ca
 
     def add_to(command: Callable[P, R]) -> Callable[P, R]:
         for add in (
+            DEVICE,
             click.option("--check-inputs", is_flag=True,
                          help="Look for wrong numbers among the inputs too, and fill them in."),
             click.option("--nodes", type=click.IntRange(1),
@@ -123,7 +124,8 @@ def fitted(table: Table, **how: Unpack[How]) -> TableRegressor:
         warnings.simplefilter("ignore", UserWarning)  # its notes say the same
         model = unfitted(progress=sys.stderr.isatty(), **how).fit(table.X, table.y)
     robust = model.regressor_
-    robust.set_params(n_jobs=None, progress=False)  # of this fit, not of the model
+    # Of this fit, not of the model.
+    robust.set_params(n_jobs=None, progress=False, device=None)
     return model
 
 

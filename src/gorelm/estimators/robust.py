@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._extras import needs
 from gorelm._features.transforms import TargetTransforms
+from gorelm._progress import begin
 from gorelm._solver.threads import n_threads, one_blas_thread
 from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.backends.inputs import within_reach
@@ -35,6 +36,7 @@ from gorelm.estimators._robust.layers import PATH, Trial
 from gorelm.estimators._robust.members import fit_members, refine
 from gorelm.estimators._robust.new_rows import cell_scores, row_scores, spread_of, usual_curves
 from gorelm.estimators._robust.owners import Given, given
+from gorelm.estimators._robust.plan import followed
 from gorelm.estimators._robust.screen import screen
 from gorelm.estimators._robust.search import search
 from gorelm.estimators._robust.skewed import choose_transforms
@@ -267,19 +269,25 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
             clock.lap("inputs")
         transforms = TargetTransforms.fit(self._transforms_of(task), table.T[usable])
         task = replace(task, T=transforms.apply(table.T))
-        screened = screen(task)
+        task = followed(task)
+        begin("screen")
+        # In lists, so that a step can give back what it has used: of many rows, that is large.
+        screened = [screen(task)]
         clock.lap("screen")
-        found = search(task, screened)
+        begin("search")
+        found = [search(task, screened.pop())]
         clock.lap("search")
-        refined = refine(task, found)
+        begin("refine")
+        refined = refine(task, found.pop())
         clock.lap("refine")
-        members = fit_members(task, found.screened, refined)
+        begin("fit")
+        members = fit_members(task, refined)
         clock.lap("fit")
 
         judged = refined.judged
         expected = transforms.undo(judged.expected)
-        self.contaminated_ = found.screened.dirty
-        self.cv_results_ = _results(found.trials, task.rows.shape[1])
+        self.contaminated_ = refined.screened.dirty
+        self.cv_results_ = _results(refined.trials, task.rows.shape[1])
         self.out_of_fold_ = expected[:, 0] if self._one_target else expected
         self.outlier_scores_ = judged.scores
         self.outlier_threshold_ = judged.threshold
@@ -288,8 +296,8 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
         self.cell_thresholds_ = judged.cells.thresholds
         self.cell_mask_ = judged.cells.mask
         self.target_spreads_ = spread_of(task)
-        self._judging = found.screened.judging
-        self._usual = usual_curves(judged.expected, judged.cells.usual)
+        self._judging = refined.screened.judging
+        self._usual = usual_curves(judged.expected, judged.cells.rules, self.target_spreads_)
         self.members_ = members
         self.timings_ = clock.laps
         self._input_scaling, self._target_scaling = table.scaling, refined.scaling

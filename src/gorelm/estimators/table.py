@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import field
 from numbers import Integral
 from operator import attrgetter
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, clone
@@ -20,6 +20,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from gorelm._compat import HasMethods, Interval, in_cross_validation, validate_params
+from gorelm._progress import doing
 from gorelm._typing import Array, Constraints, Mask, RandomState
 from gorelm.estimators._base import (
     all_or_nothing,
@@ -42,7 +43,10 @@ from gorelm.estimators._prepare import require_same_inputs, take_names
 from gorelm.estimators._table_blocks import StoredCells, StoredColumns
 from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.findings import WithFindings
-from gorelm.stream import ParquetTable, RowBlocks
+from gorelm.stream import ParquetTable, RowBlocks, TablePart
+
+if TYPE_CHECKING:
+    import pandas
 
 _FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
 _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its weight
@@ -187,16 +191,8 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         y = self._targets(y)
         check_consistent_length(columns[0].cells, y)
 
-        self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
-        self._ignore(columns)
-        self._note_counters(columns)
-        if isinstance(X, ParquetTable):
-            inputs: Array | RowBlocks = self._learn_stored(X, StoredCells(columns, self.kinds_))
-        else:
-            cells, invalid = self._cells(columns)
-            self._note_invalid(invalid)
-            self.encoder_ = self._new_encoder(cells)
-            inputs = self.encoder_.fit_transform(cells)
+        with doing("learn", len(y), len(columns)):
+            inputs = self._encoded_inputs(X, columns)
         self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
         if hasattr(self.regressor_, "input_mask_"):
             counts = self.input_mask_.sum(axis=0)
@@ -213,16 +209,41 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
                 f"ScreenedRegressor({name}()) as the estimator excludes them."
             )
 
-    def _learn_stored(self, X: ParquetTable, cells: StoredCells) -> RowBlocks:
-        """Fit the encoder to a table that is read in blocks; returns its inputs, in blocks."""
+    def _encoded_inputs(self, X: object, columns: Sequence[RawColumn]) -> object:
+        """Learn the encoding of the columns; returns the inputs."""
+        self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
+        self._ignore(columns)
+        self._note_counters(columns)
+        if isinstance(X, ParquetTable):
+            return self._learn_stored(X, StoredCells(columns, self.kinds_))
+        cells, invalid = self._cells(columns)
+        self._note_invalid(invalid)
+        self.encoder_ = self._new_encoder(cells)
+        return self.encoder_.fit_transform(cells)
+
+    def _learn_stored(self, X: ParquetTable, cells: StoredCells) -> object:
+        """Fit the encoder to a table that is read in blocks; returns its inputs, in blocks.
+
+        On a cluster they are a dask array.
+        """
         self._note_invalid(cells.invalid([self._name(j) for j in range(len(self.kinds_))]))
         self.encoder_ = self._new_encoder(cells)
         n_inputs = self.encoder_.fit_transform(cells.few(self.max_categories)).shape[1]
-        return RowBlocks(lambda: self._encoded_frames(X), len(X), n_inputs)
+        if X.on_workers:
+            from gorelm.backends.dask.source import array_of_parts
 
-    def _encoded_frames(self, X: ParquetTable) -> Iterator[Array]:
-        for frame in X.frames():
-            yield self.encoder_.transform(self._cells(columns_of(frame))[0])
+            encoder = clone(self)  # without what an earlier fit left, which may be large
+            encoder.encoder_, encoder.kinds_ = self.encoder_, self.kinds_
+            parts = X.parts()
+            lengths = [part.n_rows for part in parts]
+            return array_of_parts(encoder._encoded_part, X.columns, parts, lengths, n_inputs)
+        return RowBlocks(lambda: map(self._encoded, X.frames()), len(X), n_inputs)
+
+    def _encoded(self, frame: pandas.DataFrame) -> Array:
+        return np.asarray(self.encoder_.transform(self._cells(columns_of(frame))[0]))
+
+    def _encoded_part(self, part: TablePart, columns: list[str]) -> Array:
+        return self._encoded(part.frame(columns))
 
     def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:
@@ -450,10 +471,14 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         if isinstance(X, ParquetTable):
             require_same_inputs(self, X.shape[1], X.columns)
             return np.concatenate([self.predict(frame) for frame in X.frames()])
+        return np.asarray(self.regressor_.predict(self._encoded_new(X)))
+
+    def _encoded_new(self, X: object) -> Array:
+        """Return the inputs of new rows, with warnings of what there is to say."""
         cells, notes = self._encodable(X)
         for note in notes:
             warnings.warn(note, UserWarning, stacklevel=levels_to_caller())
-        return np.asarray(self.regressor_.predict(self.encoder_.transform(cells)))
+        return np.asarray(self.encoder_.transform(cells))
 
     def _encodable(self, X: object) -> tuple[Cells, list[str]]:
         """Return the cells of new rows, as the encoder takes them, and what there is to say."""

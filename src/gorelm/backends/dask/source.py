@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gorelm._typing import Indices
+from gorelm._typing import Array, Indices
 from gorelm.stream import RowBlocks, require_increasing
 
 if TYPE_CHECKING:
@@ -157,6 +157,25 @@ class DaskSource:
             return client.scatter(part, workers=[place], hash=False, direct=direct, timeout=_PAUSED)
 
         return {n: tuple(future(p, place) for p in self._parts[n]) for n, place in places.items()}
+
+
+def array_of_parts(
+    read: Callable[[Any, list[str]], Array],
+    columns: list[str],
+    parts: Sequence[object],
+    lengths: Sequence[int],
+    n_columns: int,
+) -> da.Array:
+    """Return a dask array of which workers read a part each, by ``read(part, columns)``."""
+    import dask
+    import dask.array as da
+
+    reading, names = dask.delayed(read, pure=False), dask.delayed(columns, pure=False)
+    blocks = [
+        da.from_delayed(reading(part, names), shape=(n_rows, n_columns), dtype=np.float64)
+        for part, n_rows in zip(parts, lengths, strict=True)
+    ]
+    return da.concatenate(blocks)
 
 
 def _sliced(values: InMemory, ends: list[int]) -> list[Part]:

@@ -141,7 +141,7 @@ def checked(
         checked, T, w = model._validate(X, y, sample_weight)
         if not isinstance(checked, np.ndarray):
             raise TypeError("sparse inputs cannot be fitted on a device: pass a dense array")
-        inputs = torch.as_tensor(_writeable(checked), device=_device(model.device))
+        inputs = torch.as_tensor(_writeable(checked), device=available(model.device))
         return inputs, *(_like(inputs, _writeable(A), torch.float64) for A in (T, w))
     inputs = _tensor(X, model.device)
     if inputs.ndim != 2 or not len(inputs):
@@ -190,12 +190,13 @@ def _tensor(values: torch.Tensor, device: str | torch.device | None) -> torch.Te
     if not isinstance(values, torch.Tensor):  # CuPy's, without a copy
         values = torch.from_dlpack(values)
     if device is not None:
-        values = values.to(_device(device))
+        values = values.to(available(device))
     values = values.detach()
     return values if values.dtype == torch.float32 else values.double()
 
 
-def _device(name: str | torch.device | None) -> torch.device:
+def available(name: str | torch.device | None) -> torch.device:
+    """Return a device; raises if there is none of that name."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

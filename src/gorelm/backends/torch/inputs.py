@@ -26,12 +26,14 @@ from gorelm.backends import FittedModel
 from gorelm.backends.inputs import FARTHEST_INPUT, ScaledRows
 from gorelm.backends.torch.fit import (
     TakesTensors,
+    available,
     checked,
     checked_new,
     naming_lack_of_memory,
 )
 from gorelm.backends.torch.rows import ACTIVATIONS as ADDITIVE
 from gorelm.estimators._prepare import usable_rows
+from gorelm.stream import RowBlocks
 
 BLOCK_BYTES = 2**31  # of hidden outputs at a time
 LEAST_ROWS = 1024
@@ -246,6 +248,14 @@ def _block_rows(X: Tensor, n_outputs: int) -> int:
     if X.is_cuda:  # a few copies of a block, beside the sums
         room = min(room, torch.cuda.mem_get_info(X.device)[0] / 8)
     return max(int(room / (8 * n_outputs)), LEAST_ROWS)
+
+
+def gathered(X: RowBlocks, device: str | None) -> Tensor:
+    """Return all rows of inputs that are read in blocks, on a device, in one pass."""
+    rows = torch.empty(X.shape, dtype=torch.float64, device=available(device))
+    for where, x in X:
+        rows[where] = torch.as_tensor(x).to(rows)
+    return rows
 
 
 def prepare(

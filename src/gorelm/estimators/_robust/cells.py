@@ -18,6 +18,7 @@ where z is large: a wrong cell says nothing about the others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +56,7 @@ class JudgedCells:
     thresholds: Array  # (m,)
     mask: Mask  # (n, m): beyond the threshold
     explained: Array  # (m,): share of the variance of log errors that two groups explain
-    usual: Array  # (n, m): in the units of the errors
+    rules: CellRules  # by which they were judged
 
 
 def judge_cells(
@@ -85,21 +86,65 @@ def judge_cells(
     local : bool, default=True
         Whether the usual error may depend on the prediction.
     """
-    splits, explained = split_cells(errors, w, ~special)
-    off = np.log1p(np.abs(errors)) > splits
-    groups = explained >= TWO_GROUPS if groups is None else groups & ~special
-    off &= groups
-    usual = usual_errors(errors, w, expected if local else None, special=special, off=off)
-    z = _given_others(errors / usual, w, off)
-    scores = np.abs(z)
-    splits = np.where(groups, np.expm1(splits) / np.median(usual, axis=0), np.inf)
-    thresholds = np.array(
-        [
-            _threshold(column, w, split=split, special=is_special)
-            for column, split, is_special in zip(scores.T, splits, special, strict=True)
-        ]
-    )
-    return JudgedCells(scores, thresholds, scores > thresholds, explained, usual)
+    rules = CellRules.learn(errors, w, expected, special=special, groups=groups, local=local)
+    scores = rules.scores(errors, expected)
+    return JudgedCells(scores, rules.thresholds, scores > rules.thresholds, rules.explained, rules)
+
+
+@dataclass(frozen=True)
+class CellRules:
+    """What the errors of some rows tell: how large they usually are, and which are too large.
+
+    By these rules the cells of any rows can be judged, some at a time.
+    """
+
+    groups: Mask  # (m,): targets whose errors form two groups
+    splits: Array  # (m,): where they meet, in log(1 + |error|)
+    explained: Array  # (m,): share of the variance of log errors that two groups explain
+    curves: tuple[UsualError, ...]  # of every target
+    others: OtherErrors | None  # of the row, if they tell something
+    thresholds: Array  # (m,): scores beyond are those of wrong cells
+
+    @classmethod
+    def learn(
+        cls,
+        errors: Array,
+        w: Array,
+        expected: Array,
+        *,
+        special: Mask,
+        groups: Mask | None = None,
+        local: bool = True,
+    ) -> CellRules:
+        """Learn from the rows that have a weight; see `judge_cells`."""
+        splits, explained = split_cells(errors, w, ~special)
+        groups = explained >= TWO_GROUPS if groups is None else groups & ~special
+        off = (np.log1p(np.abs(errors)) > splits) & groups
+        curves = usual_errors(errors, w, expected if local else None, special=special, off=off)
+        usual = _at(curves, expected)
+        others = OtherErrors.learn(errors / usual, w, off)
+        scores = _scores(errors / usual, off, others)
+        meet = np.where(groups, np.expm1(splits) / np.median(usual, axis=0), np.inf)
+        thresholds = np.array(
+            [
+                _threshold(column, w, split=split, special=is_special)
+                for column, split, is_special in zip(scores.T, meet, special, strict=True)
+            ]
+        )
+        return cls(groups, splits, explained, curves, others, thresholds)
+
+    def usual(self, expected: Array) -> Array:
+        """Return the error that is usual for each target at each prediction, (n, m)."""
+        return _at(self.curves, expected)
+
+    def scores(self, errors: Array, expected: Array) -> Array:
+        """Return the scores of cells (n, m), of their errors and of the predictions."""
+        off = (np.log1p(np.abs(errors)) > self.splits) & self.groups
+        return _scores(errors / self.usual(expected), off, self.others)
+
+
+def _scores(z: Array, off: Mask, others: OtherErrors | None) -> Array:
+    return np.abs(z if others is None else others.taken_from(z, off))
 
 
 def split_cells(errors: Array, w: Array, judging: Mask) -> tuple[Array, Array]:
@@ -188,30 +233,49 @@ def split_sizes(sizes: Array, w: Array) -> tuple[float, float]:
     return threshold, explained
 
 
+@dataclass(frozen=True)
+class UsualError:
+    """The error that is usual for a target, as a function of its prediction."""
+
+    typical: float
+    shape: ErrorShape | None = None  # None: the same everywhere
+
+    def at(self, expected: Array) -> Array:
+        """Return it at each prediction."""
+        if self.shape is None:
+            return np.full(len(expected), max(self.typical, LEAST_ERROR))
+        return np.asarray(np.maximum(self.typical * self.shape.at(expected), LEAST_ERROR))
+
+
+def _at(curves: Sequence[UsualError], expected: Array) -> Array:
+    return np.column_stack([curve.at(x) for curve, x in zip(curves, expected.T, strict=True)])
+
+
 def usual_errors(
     errors: Array, w: Array, expected: Array | None, *, special: Mask, off: Mask
-) -> Array:
-    """Return the error that is usual for each target at each prediction, (n, m).
+) -> tuple[UsualError, ...]:
+    """Return the error that is usual for each target, by default the same at every prediction.
 
     `off` are cells that are known to be wrong; nothing is learnt from them.
     """
-    usual = np.empty(errors.shape)
+    curves = []
     for j, column in enumerate(np.abs(errors).T):
         by = (w > 0) & ~np.isnan(column) & ~off[:, j]
         if not by.any():
-            usual[:, j] = 1.0
+            curves.append(UsualError(1.0))
             continue
         level, normal = (RARE, NORMAL_RARE) if special[j] else (0.5, NORMAL_MEDIAN)
         if special[j]:  # gross errors are no rare values
             near = by & (column <= GROSS)
             by = near if near.any() else by
         typical = max(masked_quantile(column[by], w[by], level) / normal, LEAST_ERROR)
-        shape: Array = np.ones(len(column))
+        shape = None
         if expected is not None and not special[j] and by.sum() > 20:
-            shape = _shape(column, w, expected[:, j], by, typical)
-            typical = max(masked_quantile((column / shape)[by], w[by], level) / normal, LEAST_ERROR)
-        usual[:, j] = np.maximum(typical * shape, LEAST_ERROR)
-    return usual
+            shape = ErrorShape.learn(column[by], w[by], expected[by, j], typical)
+            sizes = column[by] if shape is None else column[by] / shape.at(expected[by, j])
+            typical = max(masked_quantile(sizes, w[by], level) / normal, LEAST_ERROR)
+        curves.append(UsualError(typical, shape))
+    return tuple(curves)
 
 
 def masked_quantile(values: Array, w: Array, level: float) -> float:
@@ -219,49 +283,96 @@ def masked_quantile(values: Array, w: Array, level: float) -> float:
     return float(np.quantile(values, level, method="inverted_cdf", weights=w))
 
 
-def _shape(sizes: Array, w: Array, expected: Array, by: Mask, typical: float) -> Array:
-    """Return how many times the typical error is usual at each prediction."""
-    centre = Scaling.fit("robust", expected[by][:, None], w[by])
-    u = np.arcsinh(centre.dense(np.nan_to_num(expected)[:, None]))[:, 0]
-    u = np.clip(u, u[by].min(), u[by].max())
-    basis = np.column_stack([np.ones_like(u), u, u**2])
-    # The logarithm of a tiny error is no large deviation; that of a wrong one must not be, either.
-    logs = np.log(np.clip(sizes / typical, 0.1, 6.0))
-    root = np.sqrt(w[by])
-    coef = np.linalg.lstsq(root[:, None] * basis[by], root * logs[by])[0]
-    fitted, mean = basis @ coef, np.average(logs[by], weights=w[by])
-    variance = np.average((logs[by] - mean) ** 2, weights=w[by])
-    explained = np.average((fitted[by] - mean) ** 2, weights=w[by])
-    if not explained > DEPENDENT * variance:
-        return np.ones_like(sizes)
-    return np.asarray(np.exp(fitted - mean))
+@dataclass(frozen=True)
+class ErrorShape:
+    """How many times the typical error is usual at each prediction."""
+
+    centre: Scaling
+    ends: tuple[float, float]  # of the predictions that were seen, on the scale of the regression
+    coef: Array  # of 1, u and u^2
+    mean: float
+
+    @classmethod
+    def learn(cls, sizes: Array, w: Array, expected: Array, typical: float) -> ErrorShape | None:
+        """Learn it; None if the prediction does not explain enough of the errors' sizes."""
+        centre = Scaling.fit("robust", expected[:, None], w)
+        u = _log_like(centre, expected)
+        # The logarithm of a tiny error is no large deviation; that of a wrong one must not be.
+        logs = np.log(np.clip(sizes / typical, 0.1, 6.0))
+        root, basis = np.sqrt(w), _quadratic(u)
+        coef = np.linalg.lstsq(root[:, None] * basis, root * logs)[0]
+        fitted, mean = basis @ coef, float(np.average(logs, weights=w))
+        variance = np.average((logs - mean) ** 2, weights=w)
+        explained = np.average((fitted - mean) ** 2, weights=w)
+        if not explained > DEPENDENT * variance:
+            return None
+        return cls(centre, (float(u.min()), float(u.max())), coef, mean)
+
+    def at(self, expected: Array) -> Array:
+        """Return it at some predictions."""
+        u = np.clip(_log_like(self.centre, expected), *self.ends)
+        return np.asarray(np.exp(_quadratic(u) @ self.coef - self.mean))
 
 
-def _given_others(z: Array, w: Array, off: Mask) -> Array:
-    """Return the errors less what the others of the row explain, in units of what is usual then."""
-    n_targets = z.shape[1]
-    if not 1 < n_targets <= MANY_TARGETS:
-        return z
-    useful = np.where(off | ~(np.abs(z) <= USELESS_ERROR), 0.0, z)
-    C = (useful * w[:, None]).T @ useful / w.sum()
-    deviation = np.sqrt(np.maximum(np.diag(C), 1e-12))
-    correlations = C / np.outer(deviation, deviation)
-    # Shrunk, so that chance correlations of few rows with many targets do not add up.
-    shrink = n_targets / (n_targets + (w > 0).sum())
-    precision = np.linalg.inv((1.0 - shrink) * correlations + shrink * np.eye(n_targets))
-    B = -precision / np.diag(precision)
-    np.fill_diagonal(B, 0.0)
-    # An error that is large says nothing if it is that of a wrong cell, and much if all errors of
-    # the row are large: a cell is off if it is so either way.
-    given = [z - (others / deviation) @ B * deviation for others in (useful, np.nan_to_num(z))]
-    left = np.where(np.abs(given[0]) <= np.abs(given[1]), *given)
-    out: Array = z.copy()
-    for j in range(n_targets):
-        by = (w > 0) & ~np.isnan(z[:, j]) & ~off[:, j]
-        if not by.any():
-            continue
-        before = masked_quantile(np.abs(z[by, j]), w[by], 0.5)
-        after = masked_quantile(np.abs(left[by, j]), w[by], 0.5)
-        if 0 < after < CORRELATED * before:
-            out[:, j] = left[:, j] * before / after
-    return out
+def _log_like(centre: Scaling, expected: Array) -> Array:
+    return np.asarray(np.arcsinh(centre.dense(np.nan_to_num(expected)[:, None]))[:, 0])
+
+
+def _quadratic(u: Array) -> Array:
+    return np.column_stack([np.ones_like(u), u, u**2])
+
+
+@dataclass(frozen=True)
+class OtherErrors:
+    """What the other errors of a row, in usual errors, tell about each."""
+
+    deviation: Array  # (m,)
+    B: Array  # (m, m): regressions of each on the others
+    ratio: Array  # (m,): usual errors before and after; NaN where others do not lower them
+
+    @classmethod
+    def learn(cls, z: Array, w: Array, off: Mask) -> OtherErrors | None:
+        """Learn from errors (n, m) of rows with weights, without cells that are off."""
+        n_targets = z.shape[1]
+        if not 1 < n_targets <= MANY_TARGETS:
+            return None
+        useful = _useful(z, off)
+        C = (useful * w[:, None]).T @ useful / w.sum()
+        deviation = np.sqrt(np.maximum(np.diag(C), 1e-12))
+        correlations = C / np.outer(deviation, deviation)
+        # Shrunk, so that chance correlations of few rows with many targets do not add up.
+        shrink = n_targets / (n_targets + (w > 0).sum())
+        precision = np.linalg.inv((1.0 - shrink) * correlations + shrink * np.eye(n_targets))
+        B = -precision / np.diag(precision)
+        np.fill_diagonal(B, 0.0)
+        found = cls(deviation, B, np.full(n_targets, np.nan))
+        left = found._left(z, useful)
+        for j in range(n_targets):
+            by = (w > 0) & ~np.isnan(z[:, j]) & ~off[:, j]
+            if not by.any():
+                continue
+            before = masked_quantile(np.abs(z[by, j]), w[by], 0.5)
+            after = masked_quantile(np.abs(left[by, j]), w[by], 0.5)
+            if 0 < after < CORRELATED * before:
+                found.ratio[j] = before / after
+        return found
+
+    def _left(self, z: Array, useful: Array) -> Array:
+        # An error that is large says nothing if it is that of a wrong cell, and much if all errors
+        # of the row are large: a cell is off if it is so either way.
+        given = [
+            z - (others / self.deviation) @ self.B * self.deviation
+            for others in (useful, np.nan_to_num(z))
+        ]
+        return np.where(np.abs(given[0]) <= np.abs(given[1]), *given)
+
+    def taken_from(self, z: Array, off: Mask) -> Array:
+        """Return errors less what the others explain, in units of what is usual then."""
+        lowered = ~np.isnan(self.ratio)
+        if not lowered.any():
+            return z
+        return np.where(lowered, self._left(z, _useful(z, off)) * self.ratio, z)
+
+
+def _useful(z: Array, off: Mask) -> Array:
+    return np.where(off | ~(np.abs(z) <= USELESS_ERROR), 0.0, z)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import binom
 from sklearn.metrics import euclidean_distances
 
-from gorelm._typing import Array, Mask
+from gorelm._progress import doing
+from gorelm._typing import Array, Indices, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._robust.cells import (
     OUTER_FENCE,
     TWO_GROUPS,
+    CellRules,
     JudgedCells,
-    judge_cells,
     split_sizes,
 )
 from gorelm.estimators._robust.task import RobustTask
@@ -31,6 +33,7 @@ TOGETHER = 0.6
 HEAVY = 1.5  # usual errors, beyond which the pull of a cell does not grow where tails are heavy
 FEW_ROWS = 100  # from which a model cannot learn what the other rows of a region tell
 BY_CHANCE_BESIDE = 0.005  # probability of that many mistakes beside each other
+JUDGED_ROWS = 65_536  # at a time
 FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 
 
@@ -46,7 +49,7 @@ class Screened:
     T: Array  # to fit: NaN where wrong, brought nearer to the prediction where tails are heavy
     judging: Mask  # targets by whose errors rows are judged
     special: Mask  # targets of few values, or with one value in their middle half
-    expected: Array  # predictions in the units of y
+    expected: Array  # predictions in the units of y; none once the search has better ones
 
     @property
     def dirty(self) -> bool:
@@ -69,75 +72,131 @@ class Judged:
     T: Array  # to fit, as in `Screened`
 
 
-def judge(task: RobustTask, screened: Screened, expected: Array) -> Judged:
-    """Judge all rows by their errors, in spreads of the targets, and all cells."""
-    T, w, judging, groups = task.T, task.w, screened.judging, screened.groups
-    tested = task.tested & ~np.isnan(expected).any(axis=1)
-    spread = task.robust_scaling.scale
-    with np.errstate(over="ignore"):
-        errors = np.clip((expected - T) / spread, -FARTHEST_TARGET, FARTHEST_TARGET)
-    errors[~tested] = np.nan
-    by = tested & task.usable
-    learnt = by & task.learning
+def judge(
+    task: RobustTask, screened: Screened, expected: Array, *, with_scores: bool = True
+) -> Judged:
+    """Judge all rows by their errors, in spreads of the targets, and all cells.
 
-    def cells_by(rows: Mask, groups: Mask) -> JudgedCells:
-        weights = np.where(rows, w, 0.0)
-        found = judge_cells(
-            errors,
-            weights,
-            expected / spread,
-            special=screened.special,
-            groups=groups,
-            local=T.shape[1] > 1,  # with one target, rows and cells have the same scale
+    Rules are learnt from `task.learning`, and applied to some rows at a time: of many rows, only
+    what is returned is held for all of them; the scores of cells only if asked for.
+    """
+    with doing("judge", *expected.shape):
+        return _judge(task, screened, expected, with_scores)
+
+
+def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: bool) -> Judged:
+    w, judging, groups, spread = (
+        task.w,
+        screened.judging,
+        screened.groups,
+        task.robust_scaling.scale,
+    )
+    tested = task.tested & ~np.isnan(expected).any(axis=1)
+    by = tested & task.usable
+    (sample,) = np.nonzero(task.learning)
+    learnt = by[sample]
+
+    def errors_of(rows: Indices | slice) -> tuple[Array, Array]:
+        """Return the errors of some rows, and their predictions, in spreads."""
+        with np.errstate(over="ignore"):
+            errors = np.clip(
+                (expected[rows] - task.T[rows]) / spread, -FARTHEST_TARGET, FARTHEST_TARGET
+            )
+        errors[~tested[rows]] = np.nan
+        return errors, expected[rows] / spread
+
+    seen, seen_at = errors_of(sample)
+
+    def rules_by(which: Mask, groups: Mask) -> CellRules:
+        weights = np.where(which, w[sample], 0.0)
+        local = task.T.shape[1] > 1  # with one target, rows and cells have the same scale
+        return CellRules.learn(
+            seen, weights, seen_at, special=screened.special, groups=groups, local=local
         )
-        return replace(found, mask=found.mask & task.doubted[:, None])
 
     # If wrong rows were not known, cells would be off in as many rows.
-    of_all = cells_by(learnt, judging if screened.contaminated else screened.groups)
-    if T.shape[1] == 1:
-        cells, scores = of_all, np.abs(errors[:, 0])
-        threshold = float(of_all.thresholds[0] * of_all.usual[0, 0])
-        explained = float(of_all.explained[0])
-        flagged = of_all.mask[:, 0]
+    rules = rules_by(learnt, judging if screened.contaminated else groups)
+    one_target, sizes = task.T.shape[1] == 1, np.empty(len(expected))
+    if one_target:
+        threshold = float(rules.thresholds[0] * rules.curves[0].at(np.zeros(1))[0])
+        explained = float(rules.explained[0])
+        mask = np.zeros(expected.shape, dtype=bool)
     else:
         rowwise = judging if judging.any() else slice(None)
-        sizes = log_sizes(errors[:, rowwise])
-        threshold, explained = split_sizes(sizes[learnt], w[learnt])
+        mask, others = np.empty(expected.shape, dtype=bool), np.empty(len(expected))
+        for rows in some_rows(len(expected)):
+            errors, at = errors_of(rows)
+            mask[rows] = rules.scores(errors, at) > rules.thresholds
+            mask[rows] &= task.doubted[rows, None]
+            sizes[rows] = log_sizes(errors[:, rowwise])
+            off = mask[rows] & judging
+            others[rows] = log_sizes(np.where(off, np.nan, errors)[:, rowwise])
+        weights = w[sample][learnt]
+        threshold, explained = split_sizes(sizes[sample][learnt], weights)
         if not screened.contaminated:
-            threshold = outlier_threshold(sizes[learnt], w[learnt], whisker=OUTER_FENCE)
+            threshold = outlier_threshold(sizes[sample][learnt], weights, whisker=OUTER_FENCE)
         # A row most of whose targets are right is judged by these.
-        off, known = of_all.mask & judging, ~np.isnan(errors) & judging
+        off, known = mask & judging, ~np.isnan(task.T) & tested[:, None] & judging
         right = off.any(axis=1) & (2 * off.sum(axis=1) <= known.sum(axis=1))
         if screened.contaminated and _together(off[by], known[by], right[by]):
             # Wrong rows alone, with some targets near those expected.
             right[:], groups = False, np.zeros_like(groups)
-        others = log_sizes(np.where(off, np.nan, errors)[:, rowwise])
         flagged = tested & task.doubted & (np.where(right, others, sizes) > threshold)
         flagged &= sizes > threshold
-        scores, threshold = np.expm1(sizes), float(np.expm1(threshold))
-        cells = of_all
+        threshold = float(np.expm1(threshold))
         if screened.contaminated:
-            cells = cells_by(learnt & ~flagged, groups)
-            cells = replace(cells, mask=cells.mask | of_all.mask & flagged[:, None])
-    kept = task.usable & ~(flagged & screened.dirty)
-    gross = np.abs(errors) > (FAR_OF_DIRTY if screened.contaminated else FAR)
-    wrong = _left_out(task, cells.mask & (groups | gross), kept)
+            rules = rules_by(learnt & ~flagged[sample], groups)
+            mask &= flagged[:, None]
+        else:
+            mask[:] = False
+    cell_scores, to_fit = np.empty(expected.shape if with_scores else (0, 0)), task.T
     heavy = screened.heavy & (not screened.dirty)
-    excess = errors - np.clip(errors, -HEAVY * cells.usual, HEAVY * cells.usual)
-    moved = heavy & (by & task.doubted)[:, None] & ~np.isnan(excess)
-    with np.errstate(over="ignore"):
-        to_fit = np.where(moved, T + excess * spread, T)
+    far = np.zeros(expected.shape, dtype=bool)
+    for rows in some_rows(len(expected)):
+        errors, at = errors_of(rows)
+        scores = rules.scores(errors, at)
+        mask[rows] |= (scores > rules.thresholds) & task.doubted[rows, None]
+        if with_scores:
+            cell_scores[rows] = scores
+        far[rows] = np.abs(errors) > (FAR_OF_DIRTY if screened.contaminated else FAR)
+        if one_target:
+            sizes[rows] = np.abs(errors[:, 0])
+        if heavy.any():
+            most = HEAVY * rules.usual(at)
+            excess = errors - np.clip(errors, -most, most)
+            moved = heavy & (by & task.doubted)[rows, None] & ~np.isnan(excess)
+            to_fit = task.T.copy() if to_fit is task.T else to_fit
+            with np.errstate(over="ignore"):
+                to_fit[rows] = np.where(moved, task.T[rows] + excess * spread, task.T[rows])
+    if one_target:
+        flagged, scores = mask[:, 0], sizes
+    else:
+        scores = np.expm1(sizes, out=sizes)
+    kept = task.usable & ~(flagged & screened.dirty)
+    wrong = _left_out(task, mask & (groups | far), kept)
+    if wrong.any():
+        to_fit = task.T.copy() if to_fit is task.T else to_fit
+        to_fit[wrong] = np.nan
+    scores[~tested] = np.nan
+    if not tested.all():
+        expected = np.where(tested[:, None], expected, np.nan)
     return Judged(
-        expected=np.where(tested[:, None], expected, np.nan),
-        scores=np.where(tested, scores, np.nan),
+        expected=expected,
+        scores=scores,
         threshold=threshold,
         flagged=flagged,
         kept=kept,
         two_groups=bool(explained >= least_explained(task)),
-        cells=cells,
+        cells=JudgedCells(cell_scores, rules.thresholds, mask, rules.explained, rules),
         wrong=wrong,
-        T=np.where(wrong, np.nan, to_fit),
+        T=to_fit,
     )
+
+
+def some_rows(n_rows: int) -> Iterator[slice]:
+    """Yield all rows, some at a time."""
+    for start in range(0, n_rows, JUDGED_ROWS):
+        yield slice(start, start + JUDGED_ROWS)
 
 
 def _together(off: Mask, known: Mask, right: Mask) -> bool:

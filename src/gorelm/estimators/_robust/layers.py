@@ -32,6 +32,7 @@ FILLINGS = 5  # rounds of predictions of unknown cells
 GUIDING = 2.0  # times the best layer's squared error: what nodes beyond explain guides no draw
 FOLDS_OF_MANY = 4  # for more rows than are searched
 MOST_SUMS = 5  # folds whose H'H are held at a time
+SCORED_ROWS = 65_536  # at a time
 VALIDATION_ROWS = 2000  # of one fold, by which the penalty for all rows is chosen
 MANY_TARGETS = 32  # beyond which layers are compared by so many random sums of the targets
 
@@ -142,6 +143,17 @@ class Part:
         np.clip(errors, -self.cut, self.cut, out=errors)
         w = self.w[rows]
         return np.asarray(np.einsum("n,npm,npm->pm", w, errors, errors) / w.sum())
+
+    def mean_squares_of_many(self, predicted: Array, rows: Indices) -> Array:
+        """Return the mean squared errors (m,) of some rows, of predictions (N, m).
+
+        Without copies of the size of all targets.
+        """
+        total = np.zeros(self.T.shape[1])
+        for start in range(0, len(rows), SCORED_ROWS):
+            some = rows[start : start + SCORED_ROWS]
+            total += self.mean_squares(predicted[some][:, None], some)[0] * self.w[some].sum()
+        return total / self.w[rows].sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,18 +376,21 @@ class FoldedFit:
         self.layer, self._hidden, self._guide, self._part = layer, hidden, guide, part
         self._layers = layers
         self._n_threads, self._omega, n_rows = n_threads, np.sqrt(part.w), len(part.T)
-        self._folds = part.folds or shuffled_folds(n_rows, FOLDS_OF_MANY, seed)
-        self._complements = all(is_complement(fold, n_rows) for fold in self._folds)
-        partition = self._complements and sum(len(f.test) for f in self._folds) == n_rows
+        folds = part.folds or ()
+        self._tests = [fold.test for fold in folds] or shuffled(n_rows, FOLDS_OF_MANY, seed)
+        # Training rows, unless they are just those that are not tested.
+        complements = all(is_complement(fold, n_rows) for fold in folds)
+        self._trains = None if complements else [fold.train for fold in folds]
+        partition = complements and sum(map(len, self._tests)) == n_rows
         self._held: list[RidgeSums] | None = None
-        if partition and len(self._folds) <= MOST_SUMS:
-            self._held = self._sums([self._kept(fold.test) for fold in self._folds])
+        if partition and len(self._tests) <= MOST_SUMS:
+            self._held = self._sums([self._kept(test) for test in self._tests])
             self._whole = sum(self._held[1:], start=self._held[0])
         else:
             (self._whole,) = self._sums([np.flatnonzero(part.kept)])
         # The fold with most rows: one of a single row could not choose.
-        self._judging = int(np.argmax([len(self._kept(fold.test)) for fold in self._folds]))
-        self._valid = self._kept(self._folds[self._judging].test)[:VALIDATION_ROWS]
+        self._judging = int(np.argmax([len(self._kept(test)) for test in self._tests]))
+        self._valid = self._kept(self._tests[self._judging])[:VALIDATION_ROWS]
         self._H_valid = with_constant(hidden, part.rows.take(self._valid))
         self._coefs: dict[int, Array] = {}  # without that fold, for each penalty tried
         self.lam, self.loss = _descend(self._loss, start)
@@ -390,10 +405,10 @@ class FoldedFit:
     def _coef_without(self, fold: int, lam: int) -> Array:
         if self._held is not None:
             sums = self._whole - self._held[fold]
-        elif self._complements:
-            sums = self._whole - self._sums([self._kept(self._folds[fold].test)])[0]
+        elif self._trains is None:
+            sums = self._whole - self._sums([self._kept(self._tests[fold])])[0]
         else:
-            (sums,) = self._sums([self._kept(self._folds[fold].train)])
+            (sums,) = self._sums([self._kept(self._trains[fold])])
         return sums.coef(PATH[lam])
 
     def _loss(self, lam: int) -> float:
@@ -430,17 +445,18 @@ class FoldedFit:
 
         # Sums that are not held are made with all threads, one fold after the other.
         threads = self._n_threads if self._held is not None else 1
-        coefs = list(ordered_map(coef_without, range(len(self._folds)), threads))
-        tests = [fold.test for fold in self._folds]
+        coefs = list(ordered_map(coef_without, range(len(self._tests)), threads))
+        tests = list(self._tests)
         of_folds = part.rows.outputs(self._hidden, tests, coefs, self._n_threads)
-        total, count = np.zeros(part.T.shape), np.zeros((len(part.T), 1))
-        for fold, outputs in zip(self._folds, of_folds, strict=True):
-            total[fold.test] += outputs
-            count[fold.test] += 1.0
+        predicted, count = np.zeros(part.T.shape), np.zeros((len(part.T), 1))
+        while of_folds:  # each is given back once it is added
+            test = tests.pop(0)
+            predicted[test] += of_folds.pop(0)
+            count[test] += 1.0
         with np.errstate(invalid="ignore"):
-            predicted = np.asarray(total / np.where(count, count, np.nan))
+            predicted /= np.where(count, count, np.nan)
         scored = part.kept & (count[:, 0] > 0)
-        scores = part.mean_squares(predicted[scored][:, None], scored)[0]
+        scores = part.mean_squares_of_many(predicted, np.flatnonzero(scored))
         found = self._trial(scores, predicted, self._whole.coef(PATH[lam]))
         return replace(found, sums=(self._whole, part.kept), layers=self._layers)
 
@@ -492,7 +508,7 @@ def complementary(fits: Sequence[FoldedFit], n_members: int) -> list[FoldedFit]:
     return chosen
 
 
-def shuffled_folds(n_rows: int, n_folds: int, seed: int) -> list[Fold]:
-    """Return folds of equal size, each test part in the order of the rows."""
+def shuffled(n_rows: int, n_folds: int, seed: int) -> list[Indices]:
+    """Return the rows in folds of equal size, each in the order of the rows."""
     group = np.random.default_rng(seed).permutation(n_rows) % n_folds
-    return [Fold(np.flatnonzero(group != k), np.flatnonzero(group == k)) for k in range(n_folds)]
+    return [np.flatnonzero(group == k) for k in range(n_folds)]

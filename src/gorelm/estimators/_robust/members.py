@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -12,13 +12,14 @@ from gorelm._features.guide import SubsetGuide
 from gorelm._features.joint import JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
+from gorelm._progress import settle
 from gorelm._solver.ridge import ridge_coef
 from gorelm._solver.threads import ordered_map
-from gorelm._typing import Array, Mask
+from gorelm._typing import Array
 from gorelm.backends.inputs import with_constant
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._base import Weights
-from gorelm.estimators._robust.judge import Judged, Screened, judge
+from gorelm.estimators._robust.judge import Judged, Screened, judge, some_rows
 from gorelm.estimators._robust.layers import (
     PATH,
     FoldedFit,
@@ -31,11 +32,11 @@ from gorelm.estimators._robust.layers import (
     pooled_guides,
     rescored,
 )
+from gorelm.estimators._robust.plan import JOINT_NODES
 from gorelm.estimators._robust.search import Ensemble, Found, changed, ensemble, filling_of
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.estimators.batch import RELMRegressor
 
-JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
 ROWS_PER_NODE = 2.5  # at least, of a joint fit
 INNER_FENCE = 1.5  # Tukey's: where the pull of a row that stays is bounded
 
@@ -47,6 +48,8 @@ INNER_FENCE = 1.5  # Tukey's: where the pull of a row that stays is bounded
 class Refined:
     """Members compared on all rows that stay."""
 
+    screened: Screened
+    trials: list[Trial]  # of the search
     members: Ensemble
     part: Part  # all rows
     scaling: Scaling  # of the targets
@@ -54,31 +57,49 @@ class Refined:
 
 
 def refine(task: RobustTask, found: Found) -> Refined:
-    """Give the best layers all their nodes and all rows, and judge all rows once more."""
+    """Give the best layers all their nodes and all rows, and judge all rows once more.
+
+    What the search found is given back on the way, if nobody else holds it.
+    """
     screened, every = found.screened, np.arange(len(task.T))
-    filling, kept = filling_of(found.judged, screened), found.judged.kept
+    filling, kept, wrong = filling_of(found.judged, screened), found.judged.kept, found.judged.wrong
     part, scaling = task.part(found.judged.T, filling, kept, every)
+    searched, of_search = found.trials, found.part
     if task.many:
-        some = task.sample(task.middle_rows)
-        trials = _grown_by_sums(
-            task, found, task.part(found.judged.T, filling, kept, some)[0], part
-        )
+        some = task.part(found.judged.T, filling, kept, task.sample(task.middle_rows))[0]
+        del found, filling
+        trials = _grown_by_sums(task, searched, of_search, some, part)
     else:
-        trials = _grown(task, found, part, scaling)
+        before = found.scaling
+        del found, filling
+        trials = _grown(task, searched, of_search, before, part, scaling)
     members, judged = _members(task, screened, scaling, trials)
-    if screened.dirty and changed(judged, kept, found.judged.wrong):
+    del trials
+    again = screened.dirty and changed(judged, kept, wrong)
+    settle("refine", float(again))
+    if again:
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, every)
+        del judged
         trials = [_fitted_again(task, part, trial) for trial in members.trials]
         members, judged = _members(task, screened, scaling, trials)
-    return Refined(members, part, scaling, judged)
+    part = replace(part, T=part.filled)  # what is known and what is not has been told
+    return Refined(screened, searched, members, part, scaling, judged)
 
 
 def _members(
-    task: RobustTask, screened: Screened, scaling: Scaling, trials: Sequence[Trial]
+    task: RobustTask, screened: Screened, scaling: Scaling, trials: list[Trial]
 ) -> tuple[Ensemble, Judged]:
-    """Return the best of trials on all rows, and all rows judged by their average."""
+    """Return the best of trials on all rows, and all rows judged by their average.
+
+    The trials are given back, with their predictions of all rows.
+    """
     members = ensemble(trials, task.effort.n_members)
-    return members, judge(task, screened, scaling.undo(members.predicted))
+    trials.clear()
+    expected = scaling.undo(members.predicted)
+    nothing = np.empty((0, task.T.shape[1]))
+    of_members = [replace(trial, predicted=nothing) for trial in members.trials]
+    members = replace(members, trials=of_members)
+    return members, judge(task, screened, expected)
 
 
 def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
@@ -97,9 +118,19 @@ def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
     ).trial()
 
 
-def _grown(task: RobustTask, found: Found, part: Part, scaling: Scaling) -> list[Trial]:
-    """Compare the best layers with all their nodes, and all as they were."""
-    guides = pooled_guides(found.part, found.trials)
+def _grown(
+    task: RobustTask,
+    searched: Sequence[Trial],
+    of_search: Part,
+    before: Scaling,
+    part: Part,
+    scaling: Scaling,
+) -> list[Trial]:
+    """Compare the best layers with all their nodes, and all as they were.
+
+    `before` and `scaling` are those of the targets in the search and of all rows.
+    """
+    guides = pooled_guides(of_search, searched)
     nodes = task.nodes_for(int(part.kept.sum()))
 
     def grown(trial: Trial) -> Trial:
@@ -107,23 +138,22 @@ def _grown(task: RobustTask, found: Found, part: Part, scaling: Scaling) -> list
         hidden = trial.layer.draw(nodes, task.seed, part.X, guide, part.w)
         return compare(part, trial.layer, hidden, guide)
 
-    best = ensemble(found.trials, task.effort.n_members).trials[: task.effort.n_members]
+    best = ensemble(searched, task.effort.n_members).trials[: task.effort.n_members]
     # Few nodes may do better than many; the scores by the same rows tell.
-    few = [
-        rescored(trial, part, scaling.dense(found.scaling.undo(trial.predicted)))
-        for trial in found.trials
-    ]
+    few = [rescored(trial, part, scaling.dense(before.undo(trial.predicted))) for trial in searched]
     return [*task.each(grown, best, "fitting"), *few]
 
 
-def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> list[Trial]:
+def _grown_by_sums(
+    task: RobustTask, searched: Sequence[Trial], of_search: Part, some: Part, part: Part
+) -> list[Trial]:
     """Compare good layers with more nodes on some rows, and fit the best ones to all rows.
 
     With many rows a node, the bias of the layers is larger than their variance: one regression on
     the nodes of several layers has less of it than the average of as many regressions.
     """
-    guides = pooled_guides(found.part, found.trials)
-    effort, guided = task.effort, {t.layer for t in found.trials if t.guide is not None}
+    guides = pooled_guides(of_search, searched)
+    effort, guided = task.effort, {t.layer for t in searched if t.guide is not None}
 
     def drawn(
         layer: Layer, nodes: int, X: Array, w: Array
@@ -138,8 +168,8 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
 
     wider = min(effort.columns_factor(part.rows.shape[1], part.T.shape[1]), 2.0)
     nodes = task.n_hidden or int(effort.middle_nodes * wider)
-    more = (some.kept.sum() * nodes) / (found.part.kept.sum() * task.few_nodes)
-    middle = task.each(on_some, found.trials[: effort.n_middle], "comparing")
+    more = (some.kept.sum() * nodes) / (of_search.kept.sum() * task.few_nodes)
+    middle = task.each(on_some, searched[: effort.n_middle], "comparing")
     guides |= pooled_guides(some, [one.on_judging_fold() for one in middle])
     best = complementary(middle, effort.n_members)
     # With these scales the penalties that the layers chose are one and the same.
@@ -165,17 +195,11 @@ def _grown_by_sums(task: RobustTask, found: Found, some: Part, part: Part) -> li
 # -- step 4: the fit ------------------------------------------------------------------------------
 
 
-def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[RELMRegressor]:
+def fit_members(task: RobustTask, refined: Refined) -> list[RELMRegressor]:
     """Fit the members to all rows that stay."""
     part, judged = refined.part, refined.judged
     kept, omega = judged.kept, np.sqrt(part.w)
-    expected = refined.scaling.dense(judged.expected)
-    T = refined.scaling.dense(judged.T)
-    target = np.where(np.isnan(T), np.where(np.isnan(expected), part.filled, expected), T)
-    if screened.dirty:
-        bounded = bounded_targets(target, part.w, expected, kept)
-        target = np.where(task.doubted[:, None], bounded, target)
-
+    target, alone = _targets_to_fit(task, refined), len(refined.members.trials) == 1
     n_models = sum(max(len(trial.layers), 1) for trial in refined.members.trials)
 
     def fitted(member: tuple[Trial, Array]) -> list[RELMRegressor]:
@@ -190,9 +214,11 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
         sums, before = trial.sums
         # What is new in the sums: rows that came, rows that went, targets that were moved.
         stayed = kept & before & (target != part.filled).any(axis=1)
-        changes = np.where(stayed[:, None], target - part.filled, part.filled)
-        changes[kept & ~before] = target[kept & ~before]
         groups = [np.flatnonzero(rows) for rows in (kept & ~before, before & ~kept, stayed)]
+        newcomers = target[groups[0]]
+        # In place if nobody else needs the targets: of many rows, a copy is large.
+        changes = np.subtract(target, part.filled, out=target if alone else None)
+        changes[groups[0]], changes[groups[1]] = newcomers, part.filled[groups[1]]
         came, went, moved = part.rows.sums(trial.hidden, groups, omega, changes, task.n_threads)
         sums = (sums + came - went).with_targets_of(moved)
         return _as_estimators(task, trial, share * sums.coef(PATH[trial.lam]), sums.trace)
@@ -203,15 +229,28 @@ def fit_members(task: RobustTask, screened: Screened, refined: Refined) -> list[
     return [member for members in of_trials for member in members]
 
 
-def bounded_targets(target: Array, w: Array, predicted: Array, kept: Mask) -> Array:
-    """Return the targets, none of those kept beyond a fence around its prediction."""
-    tested = kept & ~np.isnan(predicted).any(axis=1)
-    errors = np.where(tested[:, None], target - predicted, 0.0)
-    sizes = np.sqrt(np.einsum("nm,nm->n", errors, errors))
-    fence = outlier_threshold(sizes[tested], w[tested], whisker=INNER_FENCE)
-    beyond = tested & (sizes > fence)
-    shorter = np.where(beyond, fence / np.maximum(sizes, 1e-300), 1.0)[:, None]
-    return np.where(beyond[:, None], np.nan_to_num(predicted) + shorter * errors, target)
+def _targets_to_fit(task: RobustTask, refined: Refined) -> Array:
+    """Return the scaled targets, predictions where unknown, none too far from its prediction."""
+    part, judged, scaling = refined.part, refined.judged, refined.scaling
+    target, tested = (
+        np.empty(part.filled.shape),
+        judged.kept & ~np.isnan(judged.expected).any(axis=1),
+    )
+    sizes = np.zeros(len(target))
+    for rows in some_rows(len(target)):
+        expected, T = scaling.dense(judged.expected[rows]), scaling.dense(judged.T[rows])
+        known = np.where(np.isnan(expected), part.filled[rows], expected)
+        target[rows] = np.where(np.isnan(T), known, T)
+        errors = np.where(tested[rows, None], target[rows] - expected, 0.0)
+        sizes[rows] = np.sqrt(np.einsum("nm,nm->n", errors, errors))
+    if not refined.screened.dirty:
+        return target
+    fence = outlier_threshold(sizes[tested], part.w[tested], whisker=INNER_FENCE)
+    beyond = np.flatnonzero(tested & task.doubted & (sizes > fence))
+    expected = scaling.dense(judged.expected[beyond])
+    shorter = (fence / np.maximum(sizes[beyond], 1e-300))[:, None]
+    target[beyond] = expected + shorter * (target[beyond] - expected)
+    return target
 
 
 def _as_estimators(task: RobustTask, trial: Trial, coef: Array, unit: float) -> list[RELMRegressor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gorelm._typing import Array, Mask
+from gorelm.estimators._robust.cells import CellRules
 from gorelm.estimators._robust.judge import FARTHEST_TARGET, log_sizes
 from gorelm.estimators._robust.task import RobustTask
 
@@ -16,14 +17,13 @@ def spread_of(task: RobustTask) -> Array:
     return task.robust_scaling.scale
 
 
-def usual_curves(expected: Array, usual: Array) -> Array:
+def usual_curves(expected: Array, rules: CellRules, spread: Array) -> Array:
     """Return the usual error of each target as a function of its prediction: (2, knots, m)."""
     curves = np.empty((2, _KNOTS, expected.shape[1]))
-    for j in range(expected.shape[1]):
-        known = np.flatnonzero(~np.isnan(expected[:, j]))
-        order = known[np.argsort(expected[known, j], kind="stable")]
-        knots = order[np.linspace(0, len(order) - 1, _KNOTS).round().astype(int)]
-        curves[:, :, j] = expected[knots, j], usual[knots, j]
+    for j, (column, curve) in enumerate(zip(expected.T, rules.curves, strict=True)):
+        known = np.sort(column[~np.isnan(column)])
+        knots = known[np.linspace(0, len(known) - 1, _KNOTS).round().astype(int)]
+        curves[:, :, j] = knots, curve.at(knots / spread[j])
     return curves
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gorelm._extras import needs
-from gorelm._features.scaling import Scaling, fit_scaling
+from gorelm._features.scaling import Scaling, Summary, fit_scaling
+from gorelm._progress import doing
 from gorelm._typing import Array, Mask
 from gorelm.backends.dask.source import Partitioned
 from gorelm.backends.inputs import InMemory, ScaledRows, within_reach
@@ -49,10 +50,10 @@ class Given:
 
 def given(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:
     """Check a table and scale its inputs; the model remembers their names."""
-    if model.device is not None and (is_dask(X) or isinstance(X, RowBlocks | Partitioned)):
+    if model.device is not None and (is_dask(X) or isinstance(X, Partitioned)):
         raise TypeError(
-            f"rows in blocks cannot be fitted on a device (device={model.device!r}): pass an array "
-            "or a tensor, or leave out device"
+            f"rows on a cluster cannot be fitted on a device (device={model.device!r}): pass an "
+            "array, blocks or a tensor, or leave out device"
         )
     if model.device is not None or is_tensor(X):
         return _on_device(model, X, y, sample_weight)
@@ -71,7 +72,12 @@ def _in_blocks(model: RobustELMRegressor, X: RowBlocks, y: object, sample_weight
     take_names(model, X)
     T, w = validate_targets(model, X, y, sample_weight)
     usable = usable_rows(T, w)
-    scaling = fit_scaling("standard", X.shape[1], partial(summarise, X, w, usable))
+
+    def counted(summary: Callable[[Array, Array], Summary]) -> Summary:
+        with doing("read", 0.0):
+            return summarise(X, w, usable, summary)
+
+    scaling = fit_scaling("standard", X.shape[1], counted)
     return Given(StreamedInputs(X, scaling), scaling, T, w, usable, np.broadcast_to(0.0, X.shape))
 
 
@@ -91,7 +97,10 @@ def _in_partitions(model: RobustELMRegressor, X: object, y: object, sample_weigh
 def _on_device(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:
     with needs("RobustELMRegressor on a device needs PyTorch", "torch"):
         from gorelm.backends.torch import inputs
-    rows, scaling, T, w, usable = inputs.prepare(model, X, y, sample_weight)
+    source = inputs.gathered(X, model.device) if isinstance(X, RowBlocks) else X
+    rows, scaling, T, w, usable = inputs.prepare(model, source, y, sample_weight)
+    if isinstance(X, RowBlocks):
+        take_names(model, X)
     return Given(rows, scaling, T, w, usable, np.broadcast_to(0.0, rows.shape))
 
 

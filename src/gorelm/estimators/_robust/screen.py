@@ -48,27 +48,28 @@ def screen(task: RobustTask) -> Screened:
     scaled = scaling.dense(T)
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
     predicted, heavy = _predictions(task, near, ~judging)
-    tested = usable & task.tested
-    errors = np.where(tested[:, None], predicted - scaled, np.nan)
-    expected = scaling.undo(np.nan_to_num(predicted))
+    del near  # of many rows, as large as all targets
+    learnt = usable & task.tested & task.learning
+    sizes = log_sizes((predicted[learnt] - scaled[learnt])[:, judging])
+    del scaled
+    expected = scaling.undo(np.nan_to_num(predicted, copy=False))
+    del predicted
     nothing = np.zeros(T.shape, dtype=bool)
     screened = Screened(
         False, nothing[0], usable, nothing, heavy & ~special, T, judging, special, expected
     )
     if judging.any():
-        sizes = log_sizes(errors[:, judging])
-        learnt = tested & task.learning
-        explained = split_sizes(sizes[learnt], w[learnt])[1]
+        explained = split_sizes(sizes, w[learnt])[1]
         screened = replace(screened, contaminated=explained >= TWO_GROUPS)
     if T.shape[1] > 1:  # groups of cells in rows that are right
-        cells = judge(task, screened, expected).cells
+        cells = judge(task, screened, expected, with_scores=False).cells
         screened = replace(screened, groups=cells.explained >= TWO_GROUPS)
     return judged_by_screen(task, screened)
 
 
 def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
     """Return the screen with the rows and cells left out that its predictions tell."""
-    judged = judge(task, screened, screened.expected)
+    judged = judge(task, screened, screened.expected, with_scores=False)
     return replace(screened, kept=judged.kept, wrong=judged.wrong, T=judged.T)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from gorelm._features.guide import SubsetGuide
 from gorelm._features.scaling import Scaling
+from gorelm._progress import settle
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.cells import TWO_GROUPS, split_cells, split_sizes
@@ -42,6 +43,8 @@ from gorelm.estimators._robust.task import RobustTask
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 CONFIRMING = 3  # layers that must see two groups
+# Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
+LIKELY = (0.05, 0.5)
 REDRAWN = 6  # sparse layers that are drawn again in every round after the second
 
 LINEAR = Layer("linear", 1.0, True)
@@ -100,7 +103,10 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
             # after.)
             fewer = replace(screened, contaminated=contaminated, groups=groups)
             return search(task, judged_by_screen(task, fewer), sure=True)
-    if screened.dirty and changed(judged, screened.kept, screened.wrong):
+    many = screened.dirty and changed(judged, screened.kept, screened.wrong)
+    settle("search", float(many))
+    settle("refine", LIKELY[many] if screened.dirty else 0.0)
+    if many:
         before = scaling
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
@@ -113,6 +119,10 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
         ]
         trials = sorted([*again, *others], key=lambda trial: trial.score)
         judged = _judge_by(task, screened, scaling, trials, rows)
+    if not np.isnan(judged.expected).any():
+        # What a better model has replaced is given back: of many rows it is large.
+        nothing = np.empty((0, task.T.shape[1]))
+        screened = replace(screened, T=task.T, expected=nothing)
     return Found(screened, trials, part, scaling, judged)
 
 
@@ -244,9 +254,12 @@ def _judge_by(
         for share, trial in zip(members.shares, members.trials, strict=True):
             predicted += share * trial.outputs(task.rows, task.n_threads)
     predicted[rows] = members.predicted
-    return judge(task, screened, scaling.undo(predicted))
+    return judge(task, screened, scaling.undo(predicted), with_scores=False)
 
 
 def filling_of(judged: Judged, screened: Screened) -> Array:
     """Return predictions of every row to stand for unknown targets."""
-    return np.where(np.isnan(judged.expected), screened.expected, judged.expected)
+    unknown = np.isnan(judged.expected)
+    if not unknown.any():
+        return judged.expected
+    return np.where(unknown, screened.expected, judged.expected)

@@ -176,34 +176,40 @@ class RobustTask:
         rows : array of int
             Rows of the part.
         """
-        filled = np.where(np.isnan(T), expected, T)
+        unknown = np.isnan(T)
+        filled = np.where(unknown, expected, T) if unknown.any() else T
         scaling = Scaling.fit("standard", filled[kept], self.w[kept])
+        every: Indices | slice = slice(None) if len(rows) == len(self.T) else rows
+        known = scaling.dense(T[every])
+        filled = known if filled is T else scaling.dense(filled[every])
         folds = self.folds_of_sample(rows)
         if folds is not None and not kept[rows][np.concatenate([f.test for f in folds])].any():
             folds = None  # nothing to compare by
         part = Part(
             self.rows if len(rows) == len(self.T) else self.rows.take(rows),
-            scaling.dense(T[rows]),
-            scaling.dense(filled[rows]),
+            known,
+            filled,
             self.w[rows],
             kept[rows],
             folds,
             sketch_of(T.shape[1], self.seed),
-            self._cut(scaling.dense(T) - scaling.dense(expected), kept),
+            self._cut(T, expected, kept, scaling.scale),
         )
         return part, scaling
 
-    def _cut(self, errors: Array, kept: Mask) -> Array:
+    def _cut(self, T: Array, expected: Array, kept: Mask, scale: Array) -> Array:
         """Return the size from which on errors of a target count alike when layers are compared.
 
         Else a row with an input far from all others would choose: of many layers, one predicts its
-        target by chance.
+        target by chance. No error below the deviation of the target is cut off. In units of that.
         """
-        cut = np.ones(errors.shape[1])  # the deviation of the target
-        for j, column in enumerate(np.abs(errors).T):
-            by = kept & self.learning & ~np.isnan(column)
+        (sample,) = np.nonzero(kept & self.learning)
+        errors, w = np.abs(T[sample] - expected[sample]) / scale, self.w[sample]
+        cut = np.ones(T.shape[1])
+        for j, column in enumerate(errors.T):
+            by = ~np.isnan(column)
             if by.any():
-                cut[j] = max(CUT * masked_quantile(column[by], self.w[by], LARGE), 1.0)
+                cut[j] = max(CUT * masked_quantile(column[by], w[by], LARGE), 1.0)
         return cut
 
     def each(

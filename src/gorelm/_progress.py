@@ -1,0 +1,233 @@
+r"""How long the rest of a long piece of work will take: from its plan, and what it took so far.
+
+A plan is a list of `Work`: passes over all rows, and what else takes time with their number. The
+seconds of one are
+
+.. math:: N r + n (L h + L^2 g) \quad\text{(sums)}, \qquad N r + n L h \quad\text{(outputs)},
+
+of N rows of which n are worked on, with L hidden outputs; other kinds take a constant for every row
+and column. Each constant is a first guess until it is measured: a trial before the work begins, and
+then every pass. Work that may become necessary counts with its chance.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+# Seconds for every row (and column, hidden output, or pair of those) of kinds of work; guesses, in
+# proportions measured on one machine.
+GUESSES = {
+    "learn": 2.4e-7,
+    "read": 5e-7,
+    "outputs": 2e-8,
+    "sums": 5e-11,
+    "judge": 1.3e-7,
+    "rank": 1.6e-7,
+    "write": 1.2e-6,
+}
+NEWS = 0.5  # share of the last measurement in a rate: other work on a machine comes and goes
+SURE = 0.1  # share of a pass from which on it says how long the whole takes
+
+
+@dataclass(frozen=True)
+class Work:
+    """A part of a plan."""
+
+    step: str
+    kind: str  # of GUESSES
+    rows: float  # worked on
+    size: float = 1.0  # columns, or hidden outputs
+    chance: float = 1.0  # that it will be done at all
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far the work is."""
+
+    step: str
+    n_done: int  # passes
+    n_left: float  # passes, as expected
+    seconds: float  # so far
+    left: float  # seconds, as expected
+
+
+@dataclass
+class Meter:
+    """Follows a plan, and tells a function how far it is.
+
+    Parameters
+    ----------
+    told : callable
+        Called with a `Status`, at most once in `every` seconds.
+    every : float, default=1.0
+        Seconds.
+    clock : callable
+        Returns seconds.
+    """
+
+    told: Callable[[Status], None]
+    every: float = 1.0
+    clock: Callable[[], float] = time.perf_counter
+    n_rows: int = 0
+    step: str = "reading"
+    _left: list[Work] = field(default_factory=list)
+    _measured: dict[str, float] = field(default_factory=dict)
+    _now: Work | None = None
+    _since: float = 0.0
+    _share: float = 0.0  # of the pass that is under way
+    _n_done: int = 0
+    _last: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._start = self._last = self.clock()
+
+    # -- the plan --------------------------------------------------------------------------------
+
+    def expect(self, work: Sequence[Work], n_rows: int) -> None:
+        """Take the plan of a fit, which comes before what is to be done with its results."""
+        self.n_rows = n_rows
+        self._left = [*work, *self._left]
+
+    def expect_after(self, work: Sequence[Work]) -> None:
+        """Take the plan of what is to be done with the results of a fit."""
+        self._left += work
+
+    def begin(self, step: str) -> None:
+        """Begin a step; what was expected of the last one and was not needed is not done."""
+        self._left = [work for work in self._left if work.step != self.step or step == self.step]
+        self.step = step
+
+    def settle(self, step: str, chance: float) -> None:
+        """Say how probable is what may be necessary in a step: 1 for sure, 0 for never."""
+        self._left = [
+            replace(work, chance=chance) if work.step == step and work.chance < 1.0 else work
+            for work in self._left
+            if chance > 0.0 or work.step != step or work.chance == 1.0
+        ]
+
+    def measured(self, kind: str, rate: float) -> None:
+        """Note the seconds for every row, and column or hidden output."""
+        self._measured[kind] = rate
+
+    # -- what is done ----------------------------------------------------------------------------
+
+    @contextmanager
+    def doing(self, kind: str, rows: float, size: float) -> Iterator[None]:
+        """Measure a part of the plan; what is done within it is a part of it."""
+        if self._now is not None:
+            yield
+            return
+        planned = next((w for w in self._left if (w.step, w.kind) == (self.step, kind)), None)
+        if planned is not None:
+            self._left.remove(planned)
+        self._now, self._since, self._share = Work(self.step, kind, rows, size), self.clock(), 0.0
+        self._tell()
+        try:
+            yield
+            self._learn(self._now, self.clock() - self._since)
+        finally:
+            self._now = None
+        self._n_done += kind in ("read", "outputs", "sums")
+        self._tell()
+
+    def tick(self, share: float) -> None:
+        """Note how much of a pass is done."""
+        self._share = share
+        self._tell()
+
+    def _learn(self, work: Work, seconds: float) -> None:
+        rest = seconds - (self._cost(work) - self._own(work))
+        if self._own(work) > 0:
+            # What is left of a small difference says nothing.
+            rate = self._rate(work.kind) * max(rest, 0.01 * seconds) / self._own(work)
+            before = self._measured.get(work.kind, rate)
+            self._measured[work.kind] = NEWS * rate + (1.0 - NEWS) * before
+
+    def _rate(self, kind: str) -> float:
+        """Return what was measured, or a guess in proportion to what was measured of others."""
+        if kind in self._measured:
+            return self._measured[kind]
+        ratios = [rate / GUESSES[other] for other, rate in self._measured.items()]
+        return GUESSES[kind] * (median(ratios) if ratios else 1.0)
+
+    def _own(self, work: Work) -> float:
+        """Return the seconds of what only this kind of work does."""
+        power = 2 if work.kind == "sums" else 1
+        rows = self.n_rows if work.kind == "read" else work.rows
+        return self._rate(work.kind) * rows * work.size**power
+
+    def _cost(self, work: Work) -> float:
+        seconds = self._own(work)
+        if work.kind in ("outputs", "sums"):
+            seconds += self._rate("read") * self.n_rows
+        if work.kind == "sums":
+            seconds += self._rate("outputs") * work.rows * work.size
+        return seconds
+
+    # -- what is left ----------------------------------------------------------------------------
+
+    def left(self) -> float:
+        """Return the seconds that the rest of the plan will take."""
+        measured = dict(self._measured)
+        seconds = 0.0
+        if self._now is not None:
+            spent, expected = self.clock() - self._since, self._cost(self._now)
+            if self._share > SURE:
+                whole = spent / self._share
+                seconds += whole - spent
+                self._learn(self._now, whole)
+            else:
+                seconds += max(expected - spent, 0.0)
+        seconds += sum(work.chance * self._cost(work) for work in self._left)
+        self._measured = measured
+        return seconds
+
+    def _tell(self) -> None:
+        now = self.clock()
+        if now - self._last < self.every or not self.n_rows:  # nothing is planned yet
+            return
+        self._last = now
+        passes = sum(w.chance for w in self._left if w.kind in ("read", "outputs", "sums"))
+        passes += self._now is not None
+        self.told(Status(self.step, self._n_done, passes, now - self._start, self.left()))
+
+
+_meter: ContextVar[Meter | None] = ContextVar("meter", default=None)
+
+
+def meter() -> Meter | None:
+    """Return what follows the work of this thread, if anything does."""
+    return _meter.get()
+
+
+@contextmanager
+def following(meter: Meter) -> Iterator[None]:
+    """Let a meter follow the work in the block."""
+    token = _meter.set(meter)
+    try:
+        yield
+    finally:
+        _meter.reset(token)
+
+
+def begin(step: str) -> None:
+    """Begin a step of the work, if anybody wants to know."""
+    if (current := _meter.get()) is not None:
+        current.begin(step)
+
+
+def settle(step: str, chance: float) -> None:
+    """Say how probable is what may be necessary in a step, if anybody wants to know."""
+    if (current := _meter.get()) is not None:
+        current.settle(step, chance)
+
+
+def doing(kind: str, rows: float, size: float = 1.0) -> AbstractContextManager[None]:
+    """Measure what is done in the block, if anybody wants to know."""
+    current = _meter.get()
+    return nullcontext() if current is None else current.doing(kind, rows, size)

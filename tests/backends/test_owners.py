@@ -550,7 +550,7 @@ def test_a_device_without_room_for_hidden_outputs_makes_them_in_blocks(
     with pytest.raises(MemoryError, match=r"20.00 GiB.*fewer nodes or float32.*without device"):
         model.fit(data.X, data.T)
     assert model.coef_ is before
-    monkeypatch.setattr(torch_fit, "_device", full)
+    monkeypatch.setattr(torch_fit, "available", full)
     with pytest.raises(MemoryError, match="fewer nodes"):
         model.fit(data.X, data.T)
     monkeypatch.setattr(torch_fit, "_outputs", full)

@@ -71,9 +71,10 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
         40, up to 3000 ("fast": 300, up to 1000; "high": 2000, up to 6000), and 1.3 times as many
         are shared among all networks.
     n_members : int, default=None
-        Most networks to average; those with more than 1.25 times the squared error of the best are
-        left out. By default 4 ("fast": 2; "high": 6). With several rows a node they are fitted
-        jointly, as one regression on the nodes of all.
+        Most networks to average for a target; those with more than 1.25 times the squared error of
+        the best are left out. Targets may have different ones, up to twice as many in all. By
+        default 4 ("fast": 2; "high": 6). With several rows a node they are fitted jointly, as one
+        regression on the nodes of all.
     cv : int, splitter or iterable of splits, default=None
         Folds by which layers are compared and rows judged. By default every row is left out by
         itself, or, with more than `search_rows` rows, with a quarter of the others.

@@ -153,7 +153,7 @@ class Part:
         for start in range(0, len(rows), SCORED_ROWS):
             some = rows[start : start + SCORED_ROWS]
             total += self.mean_squares(predicted[some][:, None], some)[0] * self.w[some].sum()
-        return total / self.w[rows].sum()
+        return np.asarray(total / self.w[rows].sum())
 
 
 @dataclass(frozen=True, eq=False)

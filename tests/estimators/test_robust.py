@@ -968,12 +968,10 @@ def test_errors_about_text_and_missing_values_name_what_takes_them(cell):
 
 @pytest.mark.parametrize(("beside", "expected"), [(True, True), (False, False)])
 def test_mistakes_do_not_depend_on_the_inputs(beside, expected):
-    """Of few rows; those that are off in one region of the inputs tell of the models."""
+    """Those that are off in one region of the inputs tell of the models."""
     X = np.random.default_rng(0).uniform(size=(60, 2))
     off = X[:, 0] > np.quantile(X[:, 0], 0.8) if beside else np.arange(60) % 5 == 0
     assert judge.in_one_region(make_task(X, X), off) is expected
-    twice = np.r_[X, X + 7.0]
-    assert not judge.in_one_region(make_task(twice, twice), np.r_[off, off])  # enough rows
     assert not judge.in_one_region(make_task(X, X), np.arange(60) < 2)  # two may be by chance
 
 

@@ -31,7 +31,7 @@ FAR_OF_DIRTY = 3.0  # the same in one where rows are wrong: there are mistakes
 # rows are at fault, not cells.
 TOGETHER = 0.6
 HEAVY = 1.5  # usual errors, beyond which the pull of a cell does not grow where tails are heavy
-FEW_ROWS = 100  # from which a model cannot learn what the other rows of a region tell
+REGION_ROWS = 2000  # of more, neighbours are looked for in a sample
 BY_CHANCE_BESIDE = 0.005  # probability of that many mistakes beside each other
 JUDGED_ROWS = 65_536  # at a time
 FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
@@ -231,17 +231,17 @@ def least_explained(task: RobustTask, n_targets: int = 1) -> float:
 
 
 def in_one_region(task: RobustTask, off: Mask) -> bool:
-    """Whether of few rows those that are off lie beside each other in the space of the inputs.
+    """Whether the rows that are off lie beside each other in the space of the inputs.
 
     Mistakes do not depend on the inputs. If most of those that are off have another one as nearest
-    row, and hardly by chance, the models cannot follow the targets there. Of many rows some others
-    lie in that region, too, and tell.
+    row, and hardly by chance, the models cannot follow the targets there.
     """
-    usable = np.flatnonzero(task.usable)
-    off = off[usable]
-    if len(usable) > FEW_ROWS or off.sum() < 3:
+    rows = task.sample(REGION_ROWS)
+    rows = rows[task.usable[rows]]
+    off = off[rows]
+    if off.sum() < 3:
         return False
-    X = task.rows.take(usable)
+    X = task.rows.take(rows)
     distances = euclidean_distances(X)
     np.fill_diagonal(distances, np.inf)
     beside = int(off[np.argmin(distances, axis=1)][off].sum())

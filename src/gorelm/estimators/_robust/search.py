@@ -37,11 +37,13 @@ from gorelm.estimators._robust.screen import (
     bounded_by_folds,
     judged_by_screen,
     levels_of,
+    quantiles_of_columns,
 )
 from gorelm.estimators._robust.task import RobustTask
 
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
+REDUCIBLE = 0.9  # times the median error of the screen: what better models lower it to
 CONFIRMING = 3  # layers that must see two groups
 # Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
 LIKELY = (0.05, 0.5)
@@ -103,6 +105,10 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
             # after.)
             fewer = replace(screened, contaminated=contaminated, groups=groups)
             return search(task, judged_by_screen(task, fewer), sure=True)
+    heavy = screened.heavy & ~_reducible(task, screened.expected, judged.expected)
+    if not screened.dirty and (heavy != screened.heavy).any():
+        screened = replace(screened, heavy=heavy)
+        judged = _judge_by(task, screened, scaling, trials, rows)
     many = screened.dirty and changed(judged, screened.kept, screened.wrong)
     settle("search", float(many))
     settle("refine", LIKELY[many] if screened.dirty else 0.0)
@@ -124,6 +130,18 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
         nothing = np.empty((0, task.T.shape[1]))
         screened = replace(screened, T=task.T, expected=nothing)
     return Found(screened, trials, part, scaling, judged)
+
+
+def _reducible(task: RobustTask, before: Array, after: Array) -> Mask:
+    """Whether the errors of a target fall clearly with better models: these are no heavy tails.
+
+    Targets that are moved towards the predictions of a poor model would teach its errors.
+    """
+    (sample,) = np.nonzero(task.usable & task.learning & ~np.isnan(after).any(axis=1))
+    errors = np.abs(np.stack([before[sample], after[sample]], axis=1) - task.T[sample][:, None])
+    w = np.where(np.isnan(task.T[sample]), 0.0, task.w[sample][:, None])
+    medians = quantiles_of_columns(np.nan_to_num(errors), w, np.full(w.shape[1], 0.5))
+    return np.asarray(medians[1] < REDUCIBLE * medians[0])
 
 
 def changed(judged: Judged, kept: Mask, wrong: Mask) -> bool:

@@ -161,7 +161,14 @@ def review_and_export(path, targets, verdicts):
     from gorelm.review.store import Decisions
 
     table = read(path, targets, None, None)
-    how = {"effort": "default", "nodes": None, "jobs": 1, "seed": 0, "check_inputs": False}
+    how = {
+        "effort": "default",
+        "nodes": None,
+        "jobs": 1,
+        "seed": 0,
+        "check_inputs": False,
+        "device": None,
+    }
     session = Session(
         Table(path, read_table(path), table.X, table.y, table.lines, table.ids),
         Decisions(path.with_suffix(".sqlite")),

@@ -986,3 +986,30 @@ def test_a_row_with_a_far_input_does_not_choose_the_layers():
         model = RobustELMRegressor(random_state=seed).fit(X, weight[:, 0])
         assert model.out_of_fold_[0] < 90.0
         assert model.outlier_mask_[0]
+
+
+@pytest.mark.parametrize(("better", "expected"), [(0.5, True), (0.95, False), (1.3, False)])
+def test_tails_that_better_models_explain_are_none(better, expected):
+    rng = np.random.default_rng(0)
+    T = rng.normal(size=(200, 2))
+    errors = rng.standard_t(2, size=T.shape)
+    T[7, 1] = np.nan
+    found = search._reducible(make_task(T, T), T + errors, T + [better, 1.0] * errors)
+    assert list(found) == [expected, False]
+
+
+def test_single_cells_in_a_table_with_wrong_rows():
+    """They are left out from three spreads on, in a table without wrong rows from ten on."""
+    rng = np.random.default_rng(0)
+    expected = rng.normal(size=(300, 4))
+    T = expected + 0.1 * rng.normal(size=expected.shape)
+    T[:5, 1] += 6.0  # wrong cells
+    wrong_rows = T.copy()
+    wrong_rows[100:160] += 20.0 * rng.choice([-1.0, 1.0], size=(60, 4))
+    for table, contaminated in ((wrong_rows, True), (T, False)):
+        screened = make_screened(table, contaminated, np.ones(300, dtype=bool))
+        found = judge.judge(make_task(table, table), screened, expected)
+        assert found.flagged[100:160].all() == contaminated
+        assert found.cells.mask[:5, 1].all()
+        assert found.wrong[:5, 1].all() == contaminated
+        assert found.wrong.sum() == 5 * contaminated

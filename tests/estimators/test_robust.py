@@ -972,6 +972,8 @@ def test_mistakes_do_not_depend_on_the_inputs(beside, expected):
     X = np.random.default_rng(0).uniform(size=(60, 2))
     off = X[:, 0] > np.quantile(X[:, 0], 0.8) if beside else np.arange(60) % 5 == 0
     assert judge.in_one_region(make_task(X, X), off) is expected
+    twice = np.r_[X, X]
+    assert judge.in_one_region(make_task(twice, twice), np.r_[off, off]) is expected
     assert not judge.in_one_region(make_task(X, X), np.arange(60) < 2)  # two may be by chance
 
 

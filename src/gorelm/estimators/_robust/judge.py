@@ -238,10 +238,12 @@ def in_one_region(task: RobustTask, off: Mask) -> bool:
     """
     rows = task.sample(REGION_ROWS)
     rows = rows[task.usable[rows]]
-    off = off[rows]
+    X = task.rows.take(rows)
+    # A repeated row lies beside itself.
+    _, first = np.unique(np.column_stack([X, task.T[rows]]), axis=0, return_index=True)
+    X, off = X[first], off[rows[first]]
     if off.sum() < 3:
         return False
-    X = task.rows.take(rows)
     distances = euclidean_distances(X)
     np.fill_diagonal(distances, np.inf)
     beside = int(off[np.argmin(distances, axis=1)][off].sum())

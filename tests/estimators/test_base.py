@@ -773,7 +773,7 @@ def test_relm_of_the_paper_is_the_closed_form():
 def test_peak_memory(cls, dtype):
     """At most 1.5 hidden matrices and a few of L x L beyond X and y; 3 while growing."""
     rng = np.random.RandomState(0)
-    n, L = 3000, 150
+    n, L = 6000, 300  # so that blocks of rows in double precision are small beside H
     X, T = rng.uniform(-1, 1, (n, 8)).astype(dtype), rng.standard_normal((n, 3))
     model = make(cls, n_hidden=L)
     if "fit_intercept" in names(cls):

@@ -126,6 +126,9 @@ class Part:
     folds: Sequence[Fold] | None  # None: leave one out
     sketch: Array | None = None  # of many targets
     cut: Array | float = np.inf  # (m,): larger errors count as this, so that no row rules a score
+    # Whether all targets have one penalty: so they have in a joint fit of many rows, which is
+    # guided by what nodes explain at that.
+    one_penalty: bool = False
 
     @property
     def X(self) -> Array:
@@ -204,7 +207,7 @@ def compare(
         squares = np.einsum("npm,npm->pm", counted, counted) / part.w[kept].sum()
         best, targets = int(np.argmin(squares.sum(axis=1))), np.arange(T.shape[1])
         if part.sketch is None:
-            lams = penalty_of_each(squares)
+            lams = np.full(len(targets), best) if part.one_penalty else penalty_of_each(squares)
             left_out, scores = T - errors[:, lams, targets], squares[lams, targets]
         else:
             lams = np.full(len(targets), best)
@@ -220,7 +223,7 @@ def compare(
         scored = kept & ~np.isnan(of_folds[:, 0, 0])
         squares = part.mean_squares(of_folds[scored], scored)
         best, targets = int(np.argmin(squares.sum(axis=1))), np.arange(squares.shape[1])
-        lams = penalty_of_each(squares)
+        lams = np.full(len(targets), best) if part.one_penalty else penalty_of_each(squares)
         scores, predicted = squares[lams, targets], np.asarray(of_folds[:, lams, targets])
         coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[lams])
     return Trial(layer, hidden, guide, best, lams, scores, predicted, coef)

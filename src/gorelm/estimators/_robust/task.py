@@ -194,6 +194,7 @@ class RobustTask:
             folds,
             sketch_of(T.shape[1], self.seed),
             self._cut(T, expected, kept, scaling.scale),
+            self.many,
         )
         return part, scaling
 

@@ -26,13 +26,13 @@ from gorelm.estimators._robust.task import RobustTask
 BY_CHANCE = 2.4
 # Spreads of the target: in a table of one group, no cell with a smaller error is left out.
 FAR = 10.0
-FAR_OF_DIRTY = 3.0  # the same in one where rows are wrong: there are mistakes
+FAR_OF_DIRTY = 3.0  # the same in a table with wrong rows, where wrong cells are likely, too
 # Share of the wrong cells in rows that are right, beside that of cells wrong independently: below,
 # rows are at fault, not cells.
 TOGETHER = 0.6
 HEAVY = 1.5  # usual errors, beyond which the pull of a cell does not grow where tails are heavy
-REGION_ROWS = 2000  # of more, neighbours are looked for in a sample
-BY_CHANCE_BESIDE = 0.005  # probability of that many mistakes beside each other
+REGION_ROWS = 2000  # of more rows, nearest neighbours are searched in a sample
+BY_CHANCE_BESIDE = 0.005  # significance level of the test whether mistakes are neighbours
 JUDGED_ROWS = 65_536  # at a time
 FARTHEST_TARGET = 1e100  # spreads; a single estimator refuses larger ones
 

@@ -126,8 +126,8 @@ class Part:
     folds: Sequence[Fold] | None  # None: leave one out
     sketch: Array | None = None  # of many targets
     cut: Array | float = np.inf  # (m,): larger errors count as this, so that no row rules a score
-    # Whether all targets have one penalty: so they have in a joint fit of many rows, which is
-    # guided by what nodes explain at that.
+    # Whether all targets share one penalty. They do in the joint fit of many rows; draws guided by
+    # fits with other penalties would not suit it.
     one_penalty: bool = False
 
     @property

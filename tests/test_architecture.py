@@ -5,6 +5,8 @@ counts as much as one at the top. Imports under ``if TYPE_CHECKING`` are for myp
 """
 
 import ast
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -31,8 +33,8 @@ LAYERS = [
     {"gorelm.path", "gorelm.selection"},
     {"gorelm.backends"},
     {"gorelm.findings"},
-    # the one preparation, for every owner of rows; what the columns of raw tables hold
-    {"gorelm.estimators._prepare", "gorelm.estimators._encoding"},
+    # the one preparation, for every owner of rows
+    {"gorelm.estimators._prepare"},
     {"gorelm.stream", "gorelm.datasets", "gorelm.metrics", "gorelm.diagnostics.outlier_scores"},
     {"gorelm._solver"},
     {"gorelm._features"},
@@ -192,6 +194,30 @@ def test_arrows_point_one_way(graph):
             if entry != other and below <= number:
                 wrong.append(f"{module}:{line} imports {target}")
     assert not wrong, "against the order of LAYERS:\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("public", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_modules_can_be_imported_first(public):
+    """Importing a module runs the ``__init__`` of its packages, whose imports must not need it."""
+    code = """
+import importlib, sys
+import gorelm
+for name in sys.argv[1:]:
+    for loaded in [m for m in sys.modules if m.partition(".")[0] == "gorelm"]:
+        del sys.modules[loaded]
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        if "partially initialized" in str(error):  # not one about an extra
+            print(name, error)
+"""
+    names = list(modules_under(SRC))
+    if public:
+        names = [name for name in names if name.count(".") < 2 and "._" not in name]
+    command = [sys.executable, "-c", code, *names]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert len(names) > 15
+    assert not told, told
 
 
 def private_sklearn(text):

@@ -23,6 +23,7 @@ from gorelm.estimators._robust.layers import PATH
 from gorelm.estimators._robust.search import MUCH_WORSE, SEARCH_LAYERS
 from gorelm.estimators._robust.task import EFFORTS
 from gorelm.experiments.protocol import load_config
+from support.browser import dumped, needs_browser
 from support.pages import blocks
 
 ROOT = Path(__file__).parents[1]
@@ -439,33 +440,13 @@ def test_site_check(extensions, tmp_path, content, fault):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not on the PATH")
+@needs_browser
 def test_search_works_without_a_network(tmp_path):
     page = DOCS / "_build" / "html" / "search.html"
     if not page.is_file():
         pytest.skip("the documentation is not built (make docs)")
-    done = subprocess.run(
-        [
-            "chromium",
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            "--virtual-time-budget=4000",
-            "--dump-dom",
-            page.as_uri() + "?q=fence",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    more = ("--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=4000")
+    done = dumped(page.as_uri() + "?q=fence", tmp_path / "profile", *more)
     assert "guide/rows.html" in done.stdout
     assert "extend.html" in done.stdout  # in the menu of every page
     found = re.search(r"found (\d+) page", done.stdout)

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from gorelm._extras import needs
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
-from gorelm.estimators._encoding import RawColumn, columns_of, is_counter, target_columns
+from gorelm.datasets.columns import RawColumn, columns_of, is_counter, target_columns
 from gorelm.stream import RowBlocks
 
 if TYPE_CHECKING:

@@ -27,3 +27,13 @@ def client_of_processes() -> Iterator[Any]:
 def client_of_threads() -> Iterator[Any]:
     """Two workers in this process."""
     yield from _client(processes=False)
+
+
+@pytest.fixture
+def current_client(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make the cluster named `CLIENT` in the module the current one, for tests named "dask"."""
+    if "dask" in request.node.name:
+        with request.getfixturevalue(request.module.CLIENT).as_current():
+            yield
+    else:
+        yield

@@ -20,10 +20,10 @@ from gorelm import stream
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
 from gorelm._solver.admm import PAPER, Settings
+from gorelm._solver.far_targets import NormSummary, bring_near
 from gorelm._solver.prepared import solve, solve_rows
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import MemoryRows
-from gorelm._solver.target_norms import NormSummary, bring_near
 from gorelm.backends.streamed import HiddenBlocks, StreamedRows
 from gorelm.stream import RowBlocks
 from support.oracles import Case, by_interior_point, draw, objective, scaled

@@ -5,8 +5,8 @@ import pytest
 from scipy import sparse
 
 from gorelm import GORELMRegressor, GRELMRegressor, ORELMRegressor, RELMRegressor
-from gorelm.backends.streamed import in_bytes
 from gorelm.datasets import make_multitarget
+from gorelm.estimators._prepare import in_bytes
 from gorelm.path import gorelm_path
 from gorelm.stream import BLOCK_ROWS, RowBlocks
 

@@ -25,7 +25,7 @@ from gorelm._features.scaling import Scaling
 from gorelm.datasets import make_multitarget
 from gorelm.estimators._elsewhere import here, in_order, n_rows_of, select
 from gorelm.stream import ParquetTable, RowBlocks
-from support.owners import OWNERS, in_dask_frame, on_dask, on_device, uneven
+from support.owners import OWNERS, in_dask_frame, on_dask, on_device, uneven, weights_and_holes
 from support.processes import left_after
 
 N_ROWS = 420
@@ -37,7 +37,11 @@ SEARCHES = {
 }
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+CLIENT = "client_of_processes"  # some tests kill a worker
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:X does not have valid feature names"),
+    pytest.mark.usefixtures("current_client"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -46,28 +50,9 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(stream, "BLOCK_ROWS", 37)
 
 
-@pytest.fixture(autouse=True)
-def current_client(request):
-    """Two worker processes, for tests of what needs them."""
-    if "dask" in request.node.name:
-        with request.getfixturevalue("client_of_processes").as_current():
-            yield
-    else:
-        yield
-
-
 @pytest.fixture(scope="module")
 def data():
     return make_multitarget(N_ROWS, outlier_ratio=0.2, random_state=0)
-
-
-def holes(T):
-    """Unknown targets, and weights of 0, 1 and 2."""
-    rng = np.random.default_rng(1)
-    T, w = T.copy(), rng.integers(0, 3, len(T)).astype(float)
-    T[rng.random(T.shape) < 0.05] = np.nan
-    T[5] = np.nan
-    return T, w
 
 
 # -- searches ----------------------------------------------------------------------------------
@@ -126,7 +111,7 @@ def test_every_owner_gives_the_search_in_memory(owner, name, rows, data, tmp_pat
 )
 @pytest.mark.parametrize("name", ["GOR-ELM", "OR-ELM", "GR-ELM"])
 def test_searches_with_weights_and_unknown_targets(owner, name, data, tmp_path):
-    T, w = holes(data.T)
+    T, w = weights_and_holes(data.T)
     params = {"search_rows": 150, "missing_targets": "ignore", "n_lams": 3}
     expected = search(name, **params).fit(data.X, T, w)
     X = OWNERS[owner](tmp_path, data.X)
@@ -295,7 +280,7 @@ ONLINE = {
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("name", ONLINE)
 def test_updates_from_every_owner_are_those_of_arrays(owner, name, data, tmp_path):
-    T, w = holes(data.T)
+    T, w = weights_and_holes(data.T)
     settings = {"C": 100, "n_hidden": 20, "forgetting": 0.999, "random_state": 0}
     settings |= {"missing_targets": "ignore", "activation": "gaussian"}
     expected, found = (ONLINE[name](**settings) for _ in range(2))

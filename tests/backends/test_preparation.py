@@ -8,8 +8,8 @@ import pytest
 
 from gorelm import GORELMRegressor, ORELMRegressor
 from gorelm._features.scaling import Scaling, fit_scaling, merge
+from gorelm._solver.far_targets import NormSummary, farthest, within
 from gorelm._solver.problem import Problem
-from gorelm._solver.target_norms import NormSummary, farthest, within
 from gorelm.datasets import make_multitarget
 from gorelm.stream import RowBlocks
 

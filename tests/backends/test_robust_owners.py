@@ -19,7 +19,7 @@ from gorelm.datasets import make_multitarget
 from gorelm.estimators._robust import judge, layers, search, task
 from gorelm.estimators._robust.layers import Layer
 from gorelm.stream import RowBlocks
-from support.owners import OWNERS, in_parquet, on_dask, on_device, uneven
+from support.owners import OWNERS, in_parquet, on_dask, on_device, uneven, weights_and_holes
 
 N_ROWS = 700
 # Of every kind: additive and radial, with few and with all inputs.
@@ -48,6 +48,9 @@ PAIRS += [("torch cpu", "radial"), ("torch cuda", "radial")]
 EVERY_PAIR = [(owner, case) for owner in OWNERS for case in CASES]
 PAIRS += [pytest.param(*p, marks=pytest.mark.slow) for p in EVERY_PAIR if p not in PAIRS]
 
+CLIENT = "client_of_threads"
+pytestmark = pytest.mark.usefixtures("current_client")
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
@@ -59,16 +62,6 @@ def small(monkeypatch):
     monkeypatch.setattr(layers, "SCORED_ROWS", 53)
 
 
-@pytest.fixture(autouse=True)
-def current_client(request):
-    """The cluster, for tests of what needs it."""
-    if "dask" in request.node.name:
-        with request.getfixturevalue("client_of_threads").as_current():
-            yield
-    else:
-        yield
-
-
 @pytest.fixture(scope="module")
 def data():
     return make_multitarget(N_ROWS, outlier_ratio=0.2, random_state=0)
@@ -76,14 +69,6 @@ def data():
 
 def make(**params):
     return RobustELMRegressor(**{"n_hidden": 40, "effort": "fast", "random_state": 0} | params)
-
-
-def weights_and_holes(T):
-    rng = np.random.default_rng(1)
-    T, w = T.copy(), rng.integers(0, 3, len(T)).astype(float)
-    T[rng.random(T.shape) < 0.05] = np.nan
-    T[5] = np.nan
-    return T, w
 
 
 def assert_same_model(one, other, X, given=None):

@@ -909,7 +909,7 @@ def test_an_interrupt_at_the_last_moment_changes_nothing(cls, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    for module in ("_base", "_judging"):
+    for module in ("_base", "_online_judging"):
         monkeypatch.setattr(f"gorelm.estimators.{module}.outlier_threshold", interrupt)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X[:, :3], T[:, :2])

@@ -11,7 +11,7 @@ import gorelm
 from gorelm import OSELMRegressor, RELMRegressor, RobustOSELMRegressor
 from gorelm._solver.least_squares import RecursiveRidge
 from gorelm.datasets import contaminate, make_multitarget
-from gorelm.estimators._judging import Fences, _Ridge, judge_first, medians
+from gorelm.estimators._online_judging import Fences, _Ridge, judge_first, medians
 from gorelm.metrics import arrmse
 
 NETWORK = {"C": 100.0, "n_hidden": 40, "random_state": 0}

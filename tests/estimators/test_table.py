@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gorelm import GORELMRegressor, RELMRegressor, RobustELMRegressor, TableRegressor
 from gorelm.datasets import make_multitarget
-from gorelm.estimators._encoding import columns_of, in_words
+from gorelm.datasets.columns import columns_of, in_words
 
 pd = pytest.importorskip("pandas", reason="tables are tested as pandas frames")
 pl = pytest.importorskip("polars", reason="tables are tested as polars frames")

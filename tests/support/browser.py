@@ -50,6 +50,28 @@ def driven(folder, *, width=1280, height=860, dark=False):
         driver.quit()
 
 
+def dumped(address, profile, *options):
+    """Open a page in a headless Chromium, and return the process with the DOM on stdout."""
+    quiet = ("quic", "background-networking", "component-update", "sync", "gpu")
+    return subprocess.run(
+        [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--no-first-run",
+            *(f"--disable-{part}" for part in quiet),
+            f"--user-data-dir={profile}",
+            *options,
+            "--dump-dom",
+            address,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+
+
 def verdict_of(path, script, folder):
     """Run `script` at the end of a page; returns what it assigned to `verdict`.
 
@@ -61,29 +83,8 @@ def verdict_of(path, script, folder):
     own = f"<script>\n{script}\n{tell}\n</script>\n"
     copy = folder / "opened.html"
     copy.write_text(text.replace("</body>", own + "</body>"), encoding="utf-8")
-    done = subprocess.run(
-        [
-            "chromium",
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            f"--user-data-dir={folder / 'profile'}",
-            "--virtual-time-budget=3000",
-            "--enable-logging=stderr",
-            "--v=0",
-            "--dump-dom",
-            copy.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    more = ("--virtual-time-budget=3000", "--enable-logging=stderr", "--v=0")
+    done = dumped(copy.as_uri(), folder / "profile", *more)
     assert "CONSOLE" not in done.stderr, done.stderr
     title = re.search(r"<title>verdict (.*?)</title>", done.stdout)
     assert title is not None

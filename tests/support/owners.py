@@ -8,7 +8,16 @@ import pytest
 
 from gorelm.stream import RowBlocks
 
-__all__ = ["OWNERS", "in_dask_frame", "in_parquet", "mapped", "on_dask", "on_device", "uneven"]
+__all__ = [
+    "OWNERS",
+    "in_dask_frame",
+    "in_parquet",
+    "mapped",
+    "on_dask",
+    "on_device",
+    "uneven",
+    "weights_and_holes",
+]
 
 
 def uneven(X):
@@ -43,6 +52,15 @@ def in_dask_frame(folder, X):
     dd = pytest.importorskip("dask.dataframe", reason="dask is not installed")
     frame = pandas.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
     return dd.from_pandas(frame, npartitions=3)
+
+
+def weights_and_holes(T):
+    """Return targets with unknown cells, and weights of 0, 1 and 2."""
+    rng = np.random.default_rng(1)
+    T, w = T.copy(), rng.integers(0, 3, len(T)).astype(float)
+    T[rng.random(T.shape) < 0.05] = np.nan
+    T[5] = np.nan
+    return T, w
 
 
 def on_device(folder, X, device="cpu"):

@@ -27,6 +27,7 @@ import numpy as np
 from gorelm._solver import admm
 from gorelm._solver.admm import ADAPTIVE, Settings
 from gorelm._solver.certificate import MANY_NEW, Directions
+from gorelm._solver.far_targets import bring_near
 from gorelm._solver.linalg import (
     CholeskyFactor,
     EighFactor,
@@ -40,7 +41,6 @@ from gorelm._solver.linalg import (
 from gorelm._solver.problem import Problem, norms
 from gorelm._solver.rows import MemoryRows, Rows, cut, factor_for
 from gorelm._solver.state import Checkpoint, Solution, StrictlyFeasible, WarmStart
-from gorelm._solver.target_norms import bring_near
 from gorelm._typing import Array, Callback, Indices, Mask
 
 

@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from gorelm._solver.far_targets import NormSummary, within
 from gorelm._solver.linalg import CholeskyFactor, EighFactor, Factor, gram, product
 from gorelm._solver.problem import Problem
-from gorelm._solver.target_norms import NormSummary, within
 from gorelm._typing import Array, Indices, Mask
 
 Which = Mask | Indices | slice

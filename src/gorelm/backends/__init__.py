@@ -11,7 +11,7 @@ from gorelm._solver.problem import Problem
 from gorelm._solver.state import Solution
 from gorelm._typing import Array, Callback, Inputs, Mask, NamedInputs
 
-__all__ = ["BatchModel", "FittedModel", "NamedInputs"]
+__all__ = ["BatchModel", "FittedModel", "NamedInputs", "TakesTable"]
 
 
 class FittedModel(Protocol):
@@ -26,25 +26,32 @@ class FittedModel(Protocol):
         ...
 
 
-class BatchModel(FittedModel, Protocol):
+class TakesTable(Protocol):
+    """What checking a table uses of an estimator that may be fitted on a device."""
+
+    device: str | None
+    missing_targets: str
+    n_features_in_: int
+    _one_target: bool
+
+    def _validate(
+        self, X: object, y: object, sample_weight: object
+    ) -> tuple[Inputs, Array, Array]: ...
+
+
+class BatchModel(FittedModel, TakesTable, Protocol):
     """What a backend uses of a batch estimator, whose parameters have been checked."""
 
     activation: str
     input_scaling: str | None
     target_scaling: str | None
-    missing_targets: str
     memory_budget: float | str | None
-    device: str | None
     callback: Callback | None
 
     hidden_: HiddenLayer
     coef_: Array
     intercept_: Array
     _input_scaling: Scaling
-
-    def _validate(
-        self, X: object, y: object, sample_weight: object
-    ) -> tuple[Inputs, Array, Array]: ...
 
     def _require_streamable(self, remedy: str) -> None: ...
 

@@ -7,8 +7,6 @@ threads ahead of the row pass. `StreamedRows` is the row pass over them.
 
 from __future__ import annotations
 
-import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,9 +20,9 @@ from threadpoolctl import ThreadpoolController
 
 from gorelm._features.layer import HiddenLayer, RowSource
 from gorelm._features.scaling import Scaling, Summary, merge
+from gorelm._solver.far_targets import refuse_huge
 from gorelm._solver.linalg import GramSum
 from gorelm._solver.rows import BlockRows, Result, cut, total
-from gorelm._solver.target_norms import refuse_huge
 from gorelm._typing import Array, Indices, Mask
 from gorelm.stream import BLOCK_ROWS, RowBlocks
 
@@ -186,22 +184,6 @@ class StreamedRows(BlockRows):
             return total(work(_within(where, part), h[part]) for part in parts)
 
         return total(self.H.each(of_block))
-
-
-def in_bytes(budget: float | str | None) -> float:
-    """Return a budget, such as 4e9, "4GB", or None for half of the machine's memory, in bytes."""
-    if budget is None:
-        try:
-            return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        except (AttributeError, OSError, ValueError):  # not on this system
-            return np.inf
-    if not isinstance(budget, str):
-        return float(budget)
-    match = re.fullmatch(r"([0-9]+|[0-9]*\.[0-9]+)\s*([kmgt]?)(i?)b?", budget.strip().lower())
-    if match is None or not float(match[1]):
-        raise ValueError(f"memory_budget={budget!r} is not a size; write bytes, or such as '4GB'")
-    base = 1024.0 if match[3] else 1000.0
-    return float(match[1]) * base ** ("kmgt".find(match[2]) + 1 if match[2] else 0)
 
 
 def _within(where: slice, part: slice) -> slice:

@@ -97,7 +97,7 @@ def is_large(path: Path, memory: str | None) -> bool:
     if memory is None:
         return False
     _require_parquet(path, "--memory")
-    from gorelm.backends.streamed import in_bytes
+    from gorelm.estimators._prepare import in_bytes
     from gorelm.stream import ParquetTable
 
     n_rows, n_columns = ParquetTable(path).shape
@@ -173,8 +173,8 @@ def predict(
     """Predict the rows of a table block by block, and write them as they come."""
     del memory  # a block at a time, whatever it is
     from gorelm.cli import reading
+    from gorelm.datasets.columns import in_words
     from gorelm.datasets.table import split_names
-    from gorelm.estimators._encoding import in_words
     from gorelm.estimators.table import TableRegressor
     from gorelm.io import load
     from gorelm.stream import ParquetTable
@@ -339,8 +339,8 @@ def _announce(meter: Meter, n_rows: int, n_inputs: int, n_targets: int, how: How
 def _within(memory: str, n_rows: int, n_inputs: int, n_targets: int, how: How) -> How:
     """Return how to fit with no more nodes than the memory allows; says so if it does not do."""
     from gorelm._solver.threads import n_threads
-    from gorelm.backends.streamed import in_bytes
     from gorelm.cli.summary import wrapped
+    from gorelm.estimators._prepare import in_bytes
     from gorelm.estimators._robust.plan import Memory
     from gorelm.estimators._robust.task import EFFORTS
 

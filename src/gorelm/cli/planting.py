@@ -9,9 +9,9 @@ import numpy as np
 
 from gorelm._typing import Array, Mask
 from gorelm.cli.reading import chosen, numbers_of, saying_warnings
+from gorelm.datasets.columns import columns_of
 from gorelm.datasets.contamination import contaminate
 from gorelm.datasets.table import TextTable, read_table, read_text
-from gorelm.estimators._encoding import columns_of
 
 if TYPE_CHECKING:
     import pandas

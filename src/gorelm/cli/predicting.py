@@ -13,9 +13,9 @@ from gorelm.cli.app import say
 from gorelm.cli.elsewhere import predict_on
 from gorelm.cli.reading import about_ids, has_ids, saying_warnings, with_ids
 from gorelm.cli.summary import wrapped
+from gorelm.datasets.columns import in_words
 from gorelm.datasets.fetch import suggest
 from gorelm.datasets.table import read_table, split_names
-from gorelm.estimators._encoding import in_words
 from gorelm.estimators.table import TableRegressor
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from gorelm._files import place_of, whole_file
 from gorelm._typing import Array
 from gorelm.cli.app import say
+from gorelm.datasets.columns import columns_of
 from gorelm.datasets.fetch import suggest
 from gorelm.datasets.table import choose_columns, line_numbers, read_table, split_names
-from gorelm.estimators._encoding import columns_of
 
 if TYPE_CHECKING:
     import pandas

@@ -10,8 +10,8 @@ import numpy as np
 from gorelm.cleaning import digits_apart
 from gorelm.cli.app import printable
 from gorelm.cli.reading import Table, about_ids, numbers_of
+from gorelm.datasets.columns import shortened
 from gorelm.estimators._base import BaseELM
-from gorelm.estimators._encoding import shortened
 from gorelm.estimators._robust.layers import spread_of
 from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.estimators.table import TableRegressor

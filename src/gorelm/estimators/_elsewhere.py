@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from gorelm._compat import safe_indexing
 from gorelm._extras import needs
 from gorelm._typing import Array, Indices, Inputs
+from gorelm.backends import TakesTable
 from gorelm.backends.dask.source import Partitioned
 from gorelm.estimators._owners import is_dask, is_elsewhere, require_device
 from gorelm.estimators._prepare import is_tensor, take_names, validate_targets
@@ -96,19 +97,6 @@ def _none_left(rows: Indices) -> Inputs:
     raise ValueError(f"{len(rows)} rows were to be brought after all that a search needs")
 
 
-class _Searching(Protocol):
-    """What reading a table uses of an estimator."""
-
-    device: str | None
-    missing_targets: str
-    n_features_in_: int
-    _one_target: bool
-
-    def _validate(
-        self, X: object, y: object, sample_weight: object
-    ) -> tuple[Inputs, Array, Array]: ...
-
-
 @dataclass(frozen=True)
 class Table:
     """A checked table: inputs wherever they are, targets and weights in memory."""
@@ -128,7 +116,7 @@ class Table:
         return replace(self, take=_none_left)
 
     @classmethod
-    def of(cls, model: _Searching, X: Any, y: object, sample_weight: object) -> Table:
+    def of(cls, model: TakesTable, X: Any, y: object, sample_weight: object) -> Table:
         """Check a table; the model remembers the number and names of its inputs."""
         require_device(model, X)
         if model.device is not None or is_tensor(X):

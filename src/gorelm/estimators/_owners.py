@@ -16,15 +16,16 @@ from gorelm._compat import Interval
 from gorelm._extras import needs
 from gorelm._features.scaling import Scaling, fit_scaling
 from gorelm._solver.admm import Settings
+from gorelm._solver.far_targets import bring_near
 from gorelm._solver.prepared import solve_rows
-from gorelm._solver.target_norms import bring_near
 from gorelm._typing import Array, Constraints, Inputs
 from gorelm.backends import NamedInputs
 from gorelm.backends.dask.source import Partitioned
-from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes, source_of, summarise
+from gorelm.backends.streamed import HiddenBlocks, StreamedRows, source_of, summarise
 from gorelm.estimators._base import BaseELM, IterativeELM, SizedELM, parameters
 from gorelm.estimators._prepare import (
     Targets,
+    in_bytes,
     is_tensor,
     require_same_inputs,
     row_scores,
@@ -106,7 +107,7 @@ class LargeELM(PredictsAnywhere, SizedELM, IterativeELM):
         require_device(self, X)
         if self.device is not None or is_tensor(X):
             torch_backend(self).fit(self, X, y, sample_weight)
-        elif is_dask(X) or isinstance(X, Partitioned):
+        elif is_on_cluster(X):
             from gorelm.backends.dask.fit import fit
 
             fit(self, X, y, sample_weight)
@@ -167,26 +168,35 @@ def is_dask(X: object) -> bool:
     return "dask" in type(X).__module__ and hasattr(X, "__dask_graph__")
 
 
+def is_on_cluster(X: object) -> bool:
+    """Whether the rows of X are partitions on the workers of a cluster."""
+    return is_dask(X) or isinstance(X, Partitioned)
+
+
 def is_elsewhere(X: object) -> bool:
     """Whether the rows of X are read in blocks, or are on the workers of a cluster."""
-    return is_dask(X) or isinstance(X, RowBlocks | Partitioned)
+    return isinstance(X, RowBlocks) or is_on_cluster(X)
 
 
 class _OnDevice(Protocol):
     device: str | None
 
 
-def require_device(model: _OnDevice, X: object) -> None:
+def require_device(model: _OnDevice, X: object, *, takes_blocks: bool = False) -> None:
     """Raise unless the model's device is a name, and X can be brought there."""
-    if model.device is not None and not _DEVICE.fullmatch(model.device):
+    if model.device is None:
+        return
+    if not _DEVICE.fullmatch(model.device):
         raise ValueError(
             f"device={model.device!r} is not the name of a device; PyTorch's are such as 'cpu', "
             "'cuda', 'cuda:1' and 'mps'"
         )
-    if model.device is not None and is_elsewhere(X):
+    if is_on_cluster(X) or (isinstance(X, RowBlocks) and not takes_blocks):
+        kind = "on a cluster" if is_on_cluster(X) else "in blocks"
+        pass_instead = "an array, blocks or a tensor" if takes_blocks else "an array or a tensor"
         raise TypeError(
-            f"rows in blocks cannot be fitted on a device (device={model.device!r}): pass an "
-            "array or a tensor, or leave out device"
+            f"rows {kind} cannot be fitted on a device (device={model.device!r}): pass "
+            f"{pass_instead}, or leave out device"
         )
 
 

@@ -5,7 +5,7 @@ which rows count            `usable_rows`: a positive weight and a known target
 how inputs are scaled       `gorelm._features.scaling.fit_scaling`, from summaries of blocks
 how targets are scaled      `Targets.scaled`: scaled, unknown cells 0
 how weights enter           `Targets.scaled`: rows of T (and of H) times :math:`\omega = \sqrt w`
-how far targets may lie     `gorelm._solver.target_norms`: shortened in float64, before T has the
+how far targets may lie     `gorelm._solver.far_targets`: shortened in float64, before T has the
                             precision of H
 which targets go together   `patterns`: those known in the same rows
 how rows are scored         `row_scores`
@@ -17,6 +17,8 @@ Functions that name "array or tensor" use only what NumPy arrays share with PyTo
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,8 +32,8 @@ from sklearn.utils.validation import check_is_fitted
 from gorelm._compat import check_sample_weight
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, weighted_quantiles
+from gorelm._solver.far_targets import refuse_huge
 from gorelm._solver.problem import norms
-from gorelm._solver.target_norms import refuse_huge
 from gorelm._typing import Array, Indices, Inputs, Mask, NamedInputs
 
 # -- which rows and cells count ------------------------------------------------------------------
@@ -195,13 +197,15 @@ def naming_table_regressor() -> Iterator[None]:
         ) from None
 
 
-class _TakesTargets(Protocol):
+class TakesTargets(Protocol):
+    """What checking targets uses of an estimator."""
+
     missing_targets: str
     _one_target: bool
 
 
 def validate_targets(
-    model: _TakesTargets, X: object, y: object, sample_weight: object
+    model: TakesTargets, X: object, y: object, sample_weight: object
 ) -> tuple[Array, Array]:
     """Return T (N, m) and the rows' weights for a checked X; the model remembers if y was 1-d."""
     if y is None:
@@ -250,3 +254,22 @@ def row_scores(residuals: Array, T: Array) -> Array:
 def scores_of_norms(norms: Array, share_known: Array) -> Array:
     """Return what the norms of residuals would be if all targets of a row were known."""
     return norms / np.sqrt(np.where(share_known, share_known, 1.0))
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def in_bytes(budget: float | str | None) -> float:
+    """Return a budget, such as 4e9, "4GB", or None for half of the machine's memory, in bytes."""
+    if budget is None:
+        try:
+            return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, OSError, ValueError):  # not on this system
+            return np.inf
+    if not isinstance(budget, str):
+        return float(budget)
+    match = re.fullmatch(r"([0-9]+|[0-9]*\.[0-9]+)\s*([kmgt]?)(i?)b?", budget.strip().lower())
+    if match is None or not float(match[1]):
+        raise ValueError(f"memory_budget={budget!r} is not a size; write bytes, or such as '4GB'")
+    base = 1024.0 if match[3] else 1000.0
+    return float(match[1]) * base ** ("kmgt".find(match[2]) + 1 if match[2] else 0)

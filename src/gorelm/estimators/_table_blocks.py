@@ -14,7 +14,7 @@ from typing import overload
 import numpy as np
 
 from gorelm._typing import Array
-from gorelm.estimators._encoding import Cells, Kind, RawColumn, columns_of
+from gorelm.datasets.columns import Cells, Kind, RawColumn, columns_of
 from gorelm.stream import ParquetTable
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from gorelm._compat import Interval, validate_params
 from gorelm._features.scaling import Scaling, fit_scaling
+from gorelm._solver.far_targets import refuse_huge
 from gorelm._solver.least_squares import RecursiveRidge
-from gorelm._solver.target_norms import refuse_huge
 from gorelm._typing import Array, Constraints, Indices, Inputs, Mask
 from gorelm.backends.streamed import source_of, summarise
 from gorelm.estimators._base import SizedELM, Weights, all_or_nothing, parameters

@@ -14,7 +14,7 @@ from gorelm._typing import Array, Constraints, Indices, Inputs, Mask
 from gorelm.estimators._base import parameters
 from gorelm.estimators._docs import document
 from gorelm.estimators._elsewhere import blocks_of
-from gorelm.estimators._judging import Fences, Verdict, judge_first, medians
+from gorelm.estimators._online_judging import Fences, Verdict, judge_first, medians
 from gorelm.estimators._prepare import Design, Targets, known_cells, usable_rows
 from gorelm.estimators.online import OSELMRegressor, learnt
 from gorelm.stream import RowBlocks

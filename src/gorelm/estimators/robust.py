@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import Interval, StrOptions, validate_params
 from gorelm._extras import needs
-from gorelm._features.transforms import TargetTransforms
+from gorelm._features.target_transforms import TargetTransforms
 from gorelm._progress import begin
 from gorelm._solver.threads import n_threads, one_blas_thread
 from gorelm._typing import Array, Constraints, Mask, RandomState

@@ -22,14 +22,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from gorelm._compat import HasMethods, Interval, in_cross_validation, validate_params
 from gorelm._progress import doing
 from gorelm._typing import Array, Constraints, Mask, RandomState
-from gorelm.estimators._base import (
-    all_or_nothing,
-    levels_to_caller,
-    parameters,
-    takes_groups,
-    with_groups,
-)
-from gorelm.estimators._encoding import (
+from gorelm.datasets.columns import (
     Cells,
     RawColumn,
     are_missing,
@@ -38,6 +31,13 @@ from gorelm.estimators._encoding import (
     in_words,
     is_counter,
     target_columns,
+)
+from gorelm.estimators._base import (
+    all_or_nothing,
+    levels_to_caller,
+    parameters,
+    takes_groups,
+    with_groups,
 )
 from gorelm.estimators._prepare import require_same_inputs, take_names
 from gorelm.estimators._table_blocks import StoredCells, StoredColumns

@@ -115,7 +115,7 @@ def _own_classes() -> dict[str, type]:
     from gorelm import estimators
     from gorelm._features.layer import HiddenLayer
     from gorelm._features.scaling import Scaling
-    from gorelm._features.transforms import TargetTransforms
+    from gorelm._features.target_transforms import TargetTransforms
     from gorelm._solver.least_squares import RecursiveRidge
     from gorelm.estimators._robust.inputs import CellCheck, Filling, InputCheck
     from gorelm.intervals import ConformalRegressor

@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
-from gorelm._features.transforms import TargetTransforms
+from gorelm._features.target_transforms import TargetTransforms
 from gorelm._files import write_whole
 from gorelm._typing import Array
 from gorelm._version import __version__

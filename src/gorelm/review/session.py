@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gorelm._typing import Array, Indices, Mask
 from gorelm.cleaning import apply_to_file, write_log
-from gorelm.estimators._encoding import columns_of
+from gorelm.datasets.columns import columns_of
 from gorelm.findings import Names, findings
 from gorelm.metrics import rrmse
 from gorelm.review.similar import Similar

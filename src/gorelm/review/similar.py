@@ -6,7 +6,7 @@ import numpy as np
 
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Indices
-from gorelm.estimators._encoding import columns_of
+from gorelm.datasets.columns import columns_of
 
 _FARTHEST = 10.0  # spreads of an input; beyond, one input alone would rule the distance
 

@@ -13,13 +13,20 @@ import numpy as np
 import numpy.typing as npt
 
 from gorelm._features.scaling import Summary
+from gorelm._solver.far_targets import NormSummary, shorten
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import BlockRows, MemoryRows, StepSums
-from gorelm._solver.target_norms import NormSummary, shorten
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends import BatchModel
-from gorelm.backends.streamed import HiddenBlocks, StreamedRows, in_bytes
-from gorelm.estimators._prepare import Design, Targets, has_target, known_cells, row_scores
+from gorelm.backends.streamed import HiddenBlocks, StreamedRows
+from gorelm.estimators._prepare import (
+    Design,
+    Targets,
+    has_target,
+    in_bytes,
+    known_cells,
+    row_scores,
+)
 from gorelm.stream import RowBlocks
 
 Merge = Callable[[Any, Any], Any]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,11 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from gorelm._features.layer import HiddenLayer, RowSource
 from gorelm._features.scaling import Scaling, fit_robust, fit_scaling, on_host, weighted_quantiles
+from gorelm._solver.far_targets import bring_near, refuse_huge
 from gorelm._solver.prepared import solve_rows
 from gorelm._solver.state import Solution
-from gorelm._solver.target_norms import bring_near, refuse_huge
-from gorelm._typing import Array, Indices, Inputs
-from gorelm.backends import BatchModel, FittedModel
+from gorelm._typing import Array, Indices
+from gorelm.backends import BatchModel, FittedModel, TakesTable
 from gorelm.backends.torch.rows import (
     ACTIVATIONS,
     BLOCK_ROWS,
@@ -27,7 +26,13 @@ from gorelm.backends.torch.rows import (
     held,
     hidden_outputs,
 )
-from gorelm.estimators._prepare import Targets, is_tensor, known_cells, scores_of_norms, usable_rows
+from gorelm.estimators._prepare import (
+    Targets,
+    is_tensor,
+    known_cells,
+    scores_of_norms,
+    usable_rows,
+)
 
 _FREE = 0.8  # share of a device's free memory that H may take
 
@@ -120,21 +125,8 @@ def _require_activation(name: str) -> None:
         )
 
 
-class TakesTensors(Protocol):
-    """What reading a table for a device uses of an estimator."""
-
-    device: str | None
-    missing_targets: str
-    n_features_in_: int
-    _one_target: bool
-
-    def _validate(
-        self, X: object, y: object, sample_weight: object
-    ) -> tuple[Inputs, Array, Array]: ...
-
-
 def checked(
-    model: TakesTensors, X: object, y: object, sample_weight: object
+    model: TakesTable, X: object, y: object, sample_weight: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Check what was given, and bring it to the device."""
     if not is_tensor(X):

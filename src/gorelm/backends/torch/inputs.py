@@ -19,13 +19,12 @@ from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.joint import HiddenOutputs, JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, fit_scaling, on_host
-from gorelm._features.transforms import TargetTransforms
+from gorelm._features.target_transforms import TargetTransforms
 from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices, Mask
-from gorelm.backends import FittedModel
+from gorelm.backends import FittedModel, TakesTable
 from gorelm.backends.inputs import FARTHEST_INPUT, ScaledRows
 from gorelm.backends.torch.fit import (
-    TakesTensors,
     available,
     checked,
     checked_new,
@@ -259,7 +258,7 @@ def gathered(X: RowBlocks, device: str | None) -> Tensor:
 
 
 def prepare(
-    model: TakesTensors, X: object, y: object, sample_weight: object
+    model: TakesTable, X: object, y: object, sample_weight: object
 ) -> tuple[TorchInputs, Scaling, Array, Array, Mask]:
     """Return scaled inputs on their device, their scaling, and targets, weights and usable rows.
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from gorelm._solver.admm import ADAPTIVE, Settings
+from gorelm._solver.far_targets import bring_near
 from gorelm._solver.prepared import PathProblem, solve_rows
 from gorelm._solver.problem import Problem, norms
 from gorelm._solver.state import Solution, WarmStart
-from gorelm._solver.target_norms import bring_near
 from gorelm._typing import Array, Callback
 from gorelm.backends.torch.rows import TorchRows
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from gorelm._features.activations import ACTIVATIONS as HOST_ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
+from gorelm._solver.far_targets import NormSummary, within
 from gorelm._solver.linalg import Factor
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import DeviceRows, Step, StepSums, Which
 from gorelm._solver.state import Iterate
-from gorelm._solver.target_norms import NormSummary, within
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.torch.linalg import InverseFactor, SpectralFactor, on_device, on_host
 

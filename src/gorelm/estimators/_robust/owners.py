@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,11 +12,11 @@ from gorelm._extras import needs
 from gorelm._features.scaling import Scaling, Summary, fit_scaling
 from gorelm._progress import doing
 from gorelm._typing import Array, Mask
-from gorelm.backends.dask.source import Partitioned
 from gorelm.backends.inputs import InMemory, ScaledRows, within_reach
 from gorelm.backends.streamed import summarise
 from gorelm.backends.streamed_inputs import StreamedInputs
-from gorelm.estimators._owners import is_dask
+from gorelm.estimators._elsewhere import here
+from gorelm.estimators._owners import is_on_cluster, require_device
 from gorelm.estimators._prepare import (
     is_tensor,
     naming_table_regressor,
@@ -50,16 +50,12 @@ class Given:
 
 def given(model: RobustELMRegressor, X: object, y: object, sample_weight: object) -> Given:
     """Check a table and scale its inputs; the model remembers their names."""
-    if model.device is not None and (is_dask(X) or isinstance(X, Partitioned)):
-        raise TypeError(
-            f"rows on a cluster cannot be fitted on a device (device={model.device!r}): pass an "
-            "array, blocks or a tensor, or leave out device"
-        )
+    require_device(model, X, takes_blocks=True)
     if model.device is not None or is_tensor(X):
         return _on_device(model, X, y, sample_weight)
     if isinstance(X, RowBlocks):
         return _in_blocks(model, X, y, sample_weight)
-    if is_dask(X) or isinstance(X, Partitioned):
+    if is_on_cluster(X):
         return _in_partitions(model, X, y, sample_weight)
     with naming_table_regressor():
         inputs, T, w = model._validate(X, y, sample_weight)
@@ -88,7 +84,7 @@ def _in_partitions(model: RobustELMRegressor, X: object, y: object, sample_weigh
     parts = Partitions(X)
     take_names(model, parts)
     shown = np.broadcast_to(0.0, parts.shape)
-    T, w = validate_targets(model, shown, _here(y), _here(sample_weight))
+    T, w = validate_targets(model, shown, here(y), here(sample_weight))
     usable = usable_rows(T, w)
     scaling = parts.scaling(w, usable)
     return Given(parts.scaled(scaling), scaling, T, w, usable, shown)
@@ -102,7 +98,3 @@ def _on_device(model: RobustELMRegressor, X: object, y: object, sample_weight: o
     if isinstance(X, RowBlocks):
         take_names(model, X)
     return Given(rows, scaling, T, w, usable, np.broadcast_to(0.0, rows.shape))
-
-
-def _here(values: Any) -> object:
-    return values.compute() if is_dask(values) else values

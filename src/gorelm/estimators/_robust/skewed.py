@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gorelm._features.scaling import Scaling, weighted_quantiles
-from gorelm._features.transforms import TRANSFORMS, TargetTransforms
+from gorelm._features.target_transforms import TRANSFORMS, TargetTransforms
 from gorelm._typing import Array
 from gorelm.estimators._robust.cells import has_spread
 from gorelm.estimators._robust.judge import FARTHEST_TARGET

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gorelm._features.transforms import TRANSFORMS, TargetTransforms
+from gorelm._features.target_transforms import TRANSFORMS, TargetTransforms
 
 POSITIVE = hnp.arrays(
     np.float64, st.tuples(st.integers(2, 9), st.just(3)), elements=st.floats(1e-9, 1e9)

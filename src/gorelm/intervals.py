@@ -41,7 +41,6 @@ from gorelm.estimators._elsewhere import here, in_order, is_in_memory, n_rows_of
 from gorelm.estimators._owners import is_dask
 from gorelm.estimators._prepare import is_tensor, validate_targets
 from gorelm.estimators._robust.judge import log_sizes
-from gorelm.stream import ParquetTable
 
 if TYPE_CHECKING:
     from mapie.regression import SplitConformalRegressor
@@ -291,7 +290,8 @@ class ConformalRegressor(MetaEstimatorMixin, RegressorMixin, BaseEstimator):
         """Fit what predicts the sizes of errors, to those of some rows."""
         logs = np.log(sizes + SMALL_ERROR * _units(sizes))
         self._log_sizes = np.nanmin(logs, axis=0), np.nanmax(logs, axis=0)
-        model = seeded(_of_sizes(X) if self.adaptive is True else clone(self.adaptive), rng)
+        table = TableRegressor(effort="fast", target_transform=None)  # it takes unknown targets
+        model = seeded(table if self.adaptive is True else clone(self.adaptive), rng)
         unknown = np.isnan(logs)
         fit = ~(unknown.all(axis=1) if self.adaptive is True else unknown.any(axis=1))
         X, logs = select(X, rows[fit]), logs[fit]
@@ -550,13 +550,6 @@ def _rows_to_select(X: object) -> tuple[object, object]:
         (X,) = indexable(X)
         return X, X
     return X, np.broadcast_to(0.0, (n_rows_of(X), 1))
-
-
-def _of_sizes(X: object) -> BaseEstimator:
-    """Return what learns the sizes of errors by default; it takes unknown targets."""
-    if is_in_memory(X) or isinstance(X, ParquetTable):
-        return TableRegressor(effort="fast", target_transform=None)
-    return RobustELMRegressor(effort="fast", missing_targets="ignore")  # of numbers, the same
 
 
 def _corrupt_rows(residuals: Array) -> Mask:

@@ -64,21 +64,42 @@ class RowBlocks:
         self.feature_names = feature_names
         self.n_passes = 0
         self.nbytes = 0  # in memory
+        self._numbers: Indices | None = None  # of the rows in the whole table; None: 0, 1, ...
 
     def __len__(self) -> int:
         return self.shape[0]
 
+    def given(self) -> Iterator[tuple[int, Any]]:
+        """Go through the blocks once as they are read: number of the first row, and the block.
+
+        Their columns and rows are counted; what is in them is not looked at.
+        """
+        self.n_passes += 1
+        start = 0
+        for read in self._read():
+            block: Any = read if hasattr(read, "shape") else np.asarray(read)
+            if self.feature_names is not None and hasattr(block, "columns"):
+                _require_columns(block, self.feature_names, start)
+            shape = np.shape(block)
+            if len(shape) != 2 or shape[1] != self.shape[1]:
+                raise ValueError(
+                    f"the block from row {start} on has shape {shape}; rows of "
+                    f"{self.shape[1]} inputs are expected"
+                )
+            self._require_rows(start + shape[0], at_most=True)
+            yield start, block
+            start += shape[0]
+        self._require_rows(start)
+
     def __iter__(self) -> Iterator[tuple[slice, Array]]:
         """Go through all rows once, in blocks of equal size: where they are, and the inputs."""
-        self.n_passes += 1
         follower = meter()
         start, waiting, count = 0, list[Array](), 0
-        for given in self._read():
-            block = self._checked(given, start + count)
+        for first, given in self.given():
+            block = self._checked(given, first)
             for piece in (block[i : i + BLOCK_ROWS] for i in range(0, len(block), BLOCK_ROWS)):
                 waiting.append(piece)
                 count += len(piece)
-                self._require_rows(start + count, at_most=True)
                 if count >= BLOCK_ROWS:
                     joined = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
                     yield slice(start, start + BLOCK_ROWS), joined[:BLOCK_ROWS]
@@ -88,7 +109,6 @@ class RowBlocks:
                         follower.tick(start / len(self))
         if count:
             yield slice(start, start + count), np.concatenate(waiting)
-        self._require_rows(start + count)
 
     def _require_rows(self, count: int, *, at_most: bool = False) -> None:
         if count > len(self) or not (at_most or count == len(self)):
@@ -98,20 +118,16 @@ class RowBlocks:
             )
 
     def _checked(self, given: npt.ArrayLike, start: int) -> Array:
-        if self.feature_names is not None and hasattr(given, "columns"):
-            _require_columns(given, self.feature_names, start)
         # A copy: threads may still use these rows when the next ones are read.
         block = np.array(given)
         if block.dtype != np.float32:
             block = block.astype(np.float64, copy=False)
-        if block.ndim != 2 or block.shape[1] != self.shape[1]:
-            raise ValueError(
-                f"the block from row {start} on has shape {block.shape}; rows of "
-                f"{self.shape[1]} inputs are expected"
-            )
         if not np.isfinite(block).all():
             bad = start + int(np.flatnonzero(~np.isfinite(block).all(axis=1))[0])
-            raise ValueError(f"row {bad} of X has a NaN or an infinite value; impute or remove it")
+            number = bad if self._numbers is None else self._numbers[bad]
+            raise ValueError(
+                f"row {number} of X has a NaN or an infinite value; impute or remove it"
+            )
         return block
 
     def take(self, rows: Indices) -> RowBlocks:
@@ -124,15 +140,18 @@ class RowBlocks:
         """
         require_increasing(rows, len(self))
 
-        def read() -> Iterator[Array]:
+        def read() -> Iterator[Any]:
             done = 0
-            for where, x in self:
-                stop = done + int(np.searchsorted(rows[done:], where.stop))
+            for start, block in self.given():
+                stop = done + int(np.searchsorted(rows[done:], start + len(block)))
                 if stop > done:
-                    yield x[rows[done:stop] - where.start]
+                    places = rows[done:stop] - start
+                    yield block.iloc[places] if hasattr(block, "iloc") else block[places]
                 done = stop
 
-        return RowBlocks(read, len(rows), self.shape[1], self.feature_names)
+        some = RowBlocks(read, len(rows), self.shape[1], self.feature_names)
+        some._numbers = rows if self._numbers is None else self._numbers[rows]
+        return some
 
     def whole(self) -> Array:
         """Return all rows as one array."""

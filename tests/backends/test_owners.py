@@ -438,7 +438,7 @@ def test_a_lost_scheduler_is_named(name, data, tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed", reason="dask is not installed")
     from gorelm.backends.dask import inputs as dask_inputs
 
-    model, plain, calls = models()[name].fit(data.X, data.T), dask_inputs._results, []
+    model, plain, calls = models()[name].fit(data.X, data.T), dask_inputs.results, []
     before = model.predict(data.X)
     options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
     cluster = distributed.LocalCluster(**options, processes=False)
@@ -449,7 +449,7 @@ def test_a_lost_scheduler_is_named(name, data, tmp_path, monkeypatch):
             cluster.close()
         return plain(client, tasks)
 
-    monkeypatch.setattr(dask_inputs, "_results", closing)
+    monkeypatch.setattr(dask_inputs, "results", closing)
     with distributed.Client(cluster), pytest.raises(RuntimeError, match="cannot be reached"):
         model.fit(on_dask(tmp_path, data.X), data.T)
     assert len(calls) == 2
@@ -464,7 +464,7 @@ def test_dask_workers_that_are_killed_change_no_search(
     from gorelm.backends.dask.coordinator import Coordinator
 
     expected = search("GOR-ELM", search_rows=150).fit(data.X, data.T)
-    results, call, calls = dask_inputs._results, Coordinator.call, []
+    results, call, calls = dask_inputs.results, Coordinator.call, []
 
     def kill(at):
         calls.append(at)
@@ -479,7 +479,7 @@ def test_dask_workers_that_are_killed_change_no_search(
         kill(method)
         return call(self, method, *args, **options)
 
-    monkeypatch.setattr(dask_inputs, "_results", killing_results)
+    monkeypatch.setattr(dask_inputs, "results", killing_results)
     monkeypatch.setattr(Coordinator, "call", killing_call)
     X = on_dask(tmp_path, data.X)
     found = search("GOR-ELM", search_rows=150).fit(X, data.T)

@@ -193,7 +193,7 @@ def test_workers_that_are_killed_change_nothing(data, client_of_processes, tmp_p
     from gorelm.backends.dask import inputs as dask_inputs
 
     here = make(search_rows=150).fit(data.X, data.T)
-    plain, calls = dask_inputs._results, []
+    plain, calls = dask_inputs.results, []
 
     def killing(client, tasks):
         calls.append(1)
@@ -202,7 +202,7 @@ def test_workers_that_are_killed_change_nothing(data, client_of_processes, tmp_p
             os.kill(pids[-1], signal.SIGKILL)
         return plain(client, tasks)
 
-    monkeypatch.setattr(dask_inputs, "_results", killing)
+    monkeypatch.setattr(dask_inputs, "results", killing)
     with client_of_processes.as_current():
         there = make(search_rows=150).fit(on_dask(tmp_path, data.X), data.T)
     assert len(calls) > 9
@@ -217,7 +217,7 @@ def test_workers_killed_at_five_random_moments(
     from gorelm.backends.dask import inputs as dask_inputs
 
     rng = np.random.default_rng(seed)
-    plain, calls, killed, due = dask_inputs._results, [], [], set()
+    plain, calls, killed, due = dask_inputs.results, [], [], set()
 
     def kill(address, pid):
         os.kill(pid, signal.SIGKILL)
@@ -236,7 +236,7 @@ def test_workers_killed_at_five_random_moments(
         finally:
             timer.join()
 
-    monkeypatch.setattr(dask_inputs, "_results", disturbed)
+    monkeypatch.setattr(dask_inputs, "results", disturbed)
     # A local cluster gives up workers that take longer to start again, as on a busy machine.
     dask = pytest.importorskip("dask")
     patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})

@@ -234,7 +234,7 @@ def test_a_scheduler_that_is_lost_leaves_the_old_model(folder, tmp_path, cluster
     model.parent.mkdir()
     asked = ["fit", folder, *FIT, *INPUTS, "--model", model, "--scheduler", cluster[1]]
     assert run(*asked).exit_code == 0
-    before, plain, calls = model.read_bytes(), inputs._results, []
+    before, plain, calls = model.read_bytes(), inputs.results, []
 
     def lost(client, tasks):
         calls.append(1)
@@ -242,7 +242,7 @@ def test_a_scheduler_that_is_lost_leaves_the_old_model(folder, tmp_path, cluster
             os.kill(cluster[0].pid, signal.SIGKILL)
         return plain(client, tasks)
 
-    monkeypatch.setattr(inputs, "_results", lost)
+    monkeypatch.setattr(inputs, "results", lost)
     result = run(*asked)
     assert result.exit_code == 1
     assert f"The dask scheduler at {cluster[1]} was lost; nothing was written." in result.output

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,36 @@ Kind: TypeAlias = Literal["number", "words", "dates", "nested", "empty"]
 # A column of text is one of numbers, some invalid, if this share of its known cells are numbers.
 _MOSTLY = 0.8
 _LONGEST_WORD = 24
+_NESTED = (list, tuple, dict, set, np.ndarray)
+
+
+class Tally(NamedTuple):
+    """How many cells of (a part of) a column are of which kind."""
+
+    declared: Kind | None = None  # what the frame says they all are
+    n_known: int = 0
+    n_dates: int = 0
+    n_nested: int = 0
+    n_numbers: int = 0
+
+
+def kind_of(tallies: Sequence[Tally]) -> Kind:
+    """Return what a column holds, by the cells of all its parts."""
+    declared = {tally.declared for tally in tallies}
+    if len(declared) == 1 and (only := declared.pop()) is not None:
+        return only
+    if "words" in declared:
+        return "words"
+    known, dates, nested, numbers = (
+        sum(counts) for counts in zip(*(tally[1:] for tally in tallies), strict=True)
+    )
+    if not known:
+        return "dates" if "dates" in declared else "empty"
+    if dates == known:
+        return "dates"
+    if nested == known:
+        return "nested"
+    return "number" if numbers >= _MOSTLY * known else "words"
 
 
 @dataclass(frozen=True)
@@ -36,19 +66,22 @@ class RawColumn:
     @property
     def kind(self) -> Kind:
         """What the column holds, by most of its cells."""
+        return kind_of([self.tally()])
+
+    def tally(self) -> Tally:
+        """Return how many cells are of which kind; nobody counts where the frame says it."""
         if self.declared is not None:
-            return self.declared
+            return Tally(self.declared)
         if self.cells.dtype == np.float64:
-            return "empty" if np.isnan(self.cells).all() else "number"
-        known = [cell for cell in self.cells if not _is_missing(cell)]
-        if not known:
-            return "empty"
-        if all(_is_date(cell) for cell in known):
-            return "dates"
-        if all(isinstance(cell, list | tuple | dict | set | np.ndarray) for cell in known):
-            return "nested"
-        n_numbers = sum(_number(cell) is not None for cell in known)
-        return "number" if n_numbers >= _MOSTLY * len(known) else "words"
+            known = len(self.cells) - int(np.isnan(self.cells).sum())
+            return Tally(n_known=known, n_numbers=known)
+        cells = [cell for cell in self.cells if not _is_missing(cell)]
+        return Tally(
+            n_known=len(cells),
+            n_dates=sum(_is_date(cell) for cell in cells),
+            n_nested=sum(isinstance(cell, _NESTED) for cell in cells),
+            n_numbers=sum(_number(cell) is not None for cell in cells),
+        )
 
     def numbers(self) -> tuple[npt.NDArray[np.float64], list[str]]:
         """Return the cells as finite numbers or NaN, and the cells that are neither, as text."""
@@ -109,11 +142,15 @@ def target_columns(y: object) -> tuple[list[str], list[RawColumn], bool]:
 
 def is_counter(column: RawColumn) -> bool:
     """Return whether the cells are the numbers of the rows, from 0 or 1, in order."""
-    n = len(column.cells)
-    if n < 2 or column.kind != "number":
-        return False
-    numbers = column.numbers()[0]
-    return bool(numbers[0] in (0.0, 1.0) and (numbers == numbers[0] + np.arange(n)).all())
+    return column.kind == "number" and first_of_count(column.numbers()[0]) is not None
+
+
+def first_of_count(numbers: npt.NDArray[np.float64]) -> int | None:
+    """Return the number of the first row if these are numbers of rows, from 0 or 1, in order."""
+    n = len(numbers)
+    if n < 2 or numbers[0] not in (0.0, 1.0) or not (numbers == numbers[0] + np.arange(n)).all():
+        return None
+    return int(numbers[0])
 
 
 def _pandas_columns(frame: pd.DataFrame) -> list[RawColumn]:
@@ -215,5 +252,10 @@ def are_missing(words: Cells) -> Mask:
 
 def distinct(words: Cells) -> list[str]:
     """Return the words that are not missing, most frequent first, then in alphabetical order."""
-    counts = Counter(word for word in words if isinstance(word, str))
-    return sorted(counts, key=lambda word: (-counts[word], word))
+    return by_frequency(Counter(word for word in words if isinstance(word, str)))
+
+
+def by_frequency(counts: Mapping[str, int] | Mapping[str | None, int]) -> list[str]:
+    """Return words in the order of their counts, then of the alphabet; None: missing words."""
+    pairs = [(-count, word) for word, count in counts.items() if word is not None]
+    return [word for _, word in sorted(pairs)]

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import field
 from numbers import Integral
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, MultiOutputMixin, RegressorMixin, clone
@@ -17,19 +17,20 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gorelm._compat import HasMethods, Interval, in_cross_validation, validate_params
 from gorelm._progress import doing
 from gorelm._typing import Array, Constraints, Mask, RandomState
+from gorelm.backends.dask.source import Partitioned
 from gorelm.datasets.columns import (
     Cells,
     RawColumn,
     are_missing,
+    by_frequency,
     columns_of,
     distinct,
     in_words,
-    is_counter,
     target_columns,
 )
 from gorelm.estimators._base import (
@@ -39,14 +40,22 @@ from gorelm.estimators._base import (
     takes_groups,
     with_groups,
 )
-from gorelm.estimators._prepare import require_same_inputs, take_names
-from gorelm.estimators._table_blocks import StoredCells, StoredColumns
+from gorelm.estimators._elsewhere import here
+from gorelm.estimators._owners import is_dask
+from gorelm.estimators._prepare import is_tensor, require_same_inputs, take_names
+from gorelm.estimators._raw_tables import (
+    InMemory,
+    Learnt,
+    RawTable,
+    blocks_of,
+    encoded_lazily,
+    few_rows,
+    like,
+    raw_table,
+)
 from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.findings import WithFindings
-from gorelm.stream import ParquetTable, RowBlocks, TablePart
-
-if TYPE_CHECKING:
-    import pandas
+from gorelm.stream import ParquetTable, RowBlocks
 
 _FEWEST_WORDS = 5  # fewer may differ in more than half of the rows of a small table
 _FEWEST_MISSING = 5  # an indicator of fewer missing values cannot learn its weight
@@ -157,12 +166,14 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
 
         Parameters
         ----------
-        X : frame, array or ParquetTable of shape (n_samples, n_features)
-            Columns of numbers, truth values, categories; values may be missing. Of a
-            :class:`~gorelm.stream.ParquetTable` one column at a time is in memory, and then a block
-            of rows.
-        y : frame or array of shape (n_samples,) or (n_samples, n_targets)
-            Targets, with missing values if the estimator takes them.
+        X : table of shape (n_samples, n_features)
+            Columns of numbers, truth values, categories; values may be missing. A frame, an array,
+            or a table that need not fit in memory, if the estimator takes such rows (those of
+            gorelm do): a :class:`~gorelm.stream.ParquetTable`, :class:`~gorelm.stream.RowBlocks` of
+            frames, a dask dataframe or array, a tensor. Of these the numbers of a few columns at a
+            time are in memory, and then a block of rows.
+        y : frame, series, array, tensor or dask collection, (n_samples,) or (n_samples, n_targets)
+            Targets, with missing values if the estimator takes them; brought into memory.
         groups : array of shape (n_samples,), optional
             Label of the group of every row, for an estimator that takes them (those of gorelm with
             a `cv` do): rows are then judged by fits without their group.
@@ -180,19 +191,20 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         return self
 
     def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
-        columns: Sequence[RawColumn]
-        if isinstance(X, ParquetTable):
-            columns = StoredColumns(X)
-            take_names(self, X)
-        else:
-            columns = columns_of(X)
-            validate_data(self, X, skip_check_array=True)
         self.notes_: list[str] = []
-        y = self._targets(y)
-        check_consistent_length(columns[0].cells, y)
-
-        with doing("learn", len(y), len(columns)):
-            inputs = self._encoded_inputs(X, columns)
+        table = raw_table(X)
+        if isinstance(table, InMemory):
+            validate_data(self, table.values, skip_check_array=True)
+        else:
+            take_names(self, table)
+        y = self._targets(here(y))
+        if len(y) != table.shape[0]:
+            raise ValueError(
+                "Found input variables with inconsistent numbers of samples: "
+                f"{[table.shape[0], len(y)]}"
+            )
+        with doing("learn", *table.shape):
+            inputs = self._encoded_inputs(table)
         self.regressor_ = self._new_regressor().fit(inputs, y, **fit_params)
         if hasattr(self.regressor_, "input_mask_"):
             counts = self.input_mask_.sum(axis=0)
@@ -209,41 +221,28 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
                 f"ScreenedRegressor({name}()) as the estimator excludes them."
             )
 
-    def _encoded_inputs(self, X: object, columns: Sequence[RawColumn]) -> object:
-        """Learn the encoding of the columns; returns the inputs."""
+    def _encoded_inputs(self, table: RawTable) -> object:
+        """Learn the encoding of the columns; returns the inputs, where the table is."""
+        columns = table.learn()
         self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]
         self._ignore(columns)
         self._note_counters(columns)
-        if isinstance(X, ParquetTable):
-            return self._learn_stored(X, StoredCells(columns, self.kinds_))
-        cells, invalid = self._cells(columns)
-        self._note_invalid(invalid)
-        self.encoder_ = self._new_encoder(cells)
-        return self.encoder_.fit_transform(cells)
+        named = [(f"column {self._name(j)!r}", c) for j, c in enumerate(columns)]
+        used = zip(named, self.kinds_, strict=True)
+        self._note_invalid({n: c.invalid for (n, c), kind in used if kind == "number"})
+        self.encoder_ = self._new_encoder(columns)
+        few = few_rows(columns, self.kinds_, self.max_categories)
+        n_inputs = self.encoder_.fit_transform(few).shape[1]
+        return table.encoded(self._without_results()._encoded, n_inputs)
 
-    def _learn_stored(self, X: ParquetTable, cells: StoredCells) -> object:
-        """Fit the encoder to a table that is read in blocks; returns its inputs, in blocks.
+    def _without_results(self) -> TableRegressor:
+        """Return what encodes, for workers: the rest may be large."""
+        encoder: TableRegressor = clone(self)
+        encoder.encoder_, encoder.kinds_ = self.encoder_, self.kinds_
+        return encoder
 
-        On a cluster they are a dask array.
-        """
-        self._note_invalid(cells.invalid([self._name(j) for j in range(len(self.kinds_))]))
-        self.encoder_ = self._new_encoder(cells)
-        n_inputs = self.encoder_.fit_transform(cells.few(self.max_categories)).shape[1]
-        if X.on_workers:
-            from gorelm.backends.dask.source import array_of_parts
-
-            encoder = clone(self)  # without what an earlier fit left, which may be large
-            encoder.encoder_, encoder.kinds_ = self.encoder_, self.kinds_
-            parts = X.parts()
-            lengths = [part.n_rows for part in parts]
-            return array_of_parts(encoder._encoded_part, X.columns, parts, lengths, n_inputs)
-        return RowBlocks(lambda: map(self._encoded, X.frames()), len(X), n_inputs)
-
-    def _encoded(self, frame: pandas.DataFrame) -> Array:
+    def _encoded(self, frame: object) -> Array:
         return np.asarray(self.encoder_.transform(self._cells(columns_of(frame))[0]))
-
-    def _encoded_part(self, part: TablePart, columns: list[str]) -> Array:
-        return self._encoded(part.frame(columns))
 
     def _new_regressor(self) -> BaseEstimator:
         if self.estimator is None:
@@ -335,7 +334,7 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         names = getattr(self, "feature_names_in_", None)
         return f"column {j}" if names is None else str(names[j])
 
-    def _ignore(self, columns: Sequence[RawColumn]) -> None:
+    def _ignore(self, columns: Sequence[Learnt]) -> None:
         """Mark the columns without information, and say why."""
         reasons: dict[str, list[str]] = {}
         for j, column in enumerate(columns):
@@ -347,40 +346,30 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         if all(kind == "ignored" for kind in self.kinds_):
             raise ValueError(
                 "no column of X is left to learn from (n_samples = "
-                f"{len(columns[0].cells)}). {' '.join(self.notes_)}"
+                f"{columns[0].n_rows}). {' '.join(self.notes_)}"
             )
 
-    def _note_counters(self, columns: Sequence[RawColumn]) -> None:
+    def _note_counters(self, columns: Sequence[Learnt]) -> None:
         for j, column in enumerate(columns):
-            if is_counter(column):
-                first = int(column.numbers()[0][0])
-                last = first + len(column.cells) - 1
+            if column.first is not None:
+                last = column.first + column.n_rows - 1
                 self.notes_.append(
-                    f"Input {self._name(j)!r} counts the rows, from {first} to {last:,}: if it is "
-                    "an id and says nothing about the targets, leave it out (option --id of the "
-                    "commands)."
+                    f"Input {self._name(j)!r} counts the rows, from {column.first} to {last:,}: if "
+                    "it is an id and says nothing about the targets, leave it out (option --id of "
+                    "the commands)."
                 )
 
-    def _reason_to_ignore(self, column: RawColumn) -> str | None:
+    def _reason_to_ignore(self, column: Learnt) -> str | None:
         if column.kind == "empty":
             return "empty"
         if column.kind == "dates":
             return "dates; turn them into numbers to use them"
         if column.kind == "nested":
             return "neither numbers nor categories"
-        if column.kind == "number":
-            numbers = column.numbers()[0]
-            numbers = numbers[~np.isnan(numbers)]
-            n_known, n_distinct = len(numbers), 1 if (numbers == numbers[:1]).all() else 2
-        else:
-            words = column.words()
-            known = words[~are_missing(words)]
-            n_known, n_distinct = len(known), len(set(known))
-            if n_distinct > max(_FEWEST_WORDS, n_known / 2):
-                return "a text of its own in more than half of the rows"
-        n_missing = len(column.cells) - n_known
-        if n_distinct <= 1 and min(n_missing, n_known) < _FEWEST_MISSING:
-            return "the same in every row" if n_known else "empty"
+        if len(column.words.keys() - {None}) > max(_FEWEST_WORDS, column.n_known / 2):
+            return "a text of its own in more than half of the rows"
+        if column.same and min(column.n_missing, column.n_known) < _FEWEST_MISSING:
+            return "the same in every row" if column.n_known else "empty"
         return None
 
     def _cells(self, columns: Sequence[RawColumn]) -> tuple[Cells, dict[str, list[str]]]:
@@ -401,19 +390,19 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
             cells[:, j] = values
         return cells, invalid
 
-    def _new_encoder(self, cells: Cells | StoredCells) -> ColumnTransformer:
+    def _new_encoder(self, columns: Sequence[Learnt]) -> ColumnTransformer:
         """Return the encoder for the table, and say what it will do."""
         full, marked, words, filled = list[int](), list[int](), list[int](), list[str]()
-        for j, kind in enumerate(self.kinds_):
+        for j, (kind, column) in enumerate(zip(self.kinds_, columns, strict=True)):
             if kind == "number":
-                n_missing = int(np.isnan(cells[:, j].astype(np.float64)).sum())
+                n_missing = column.n_missing
                 mark = n_missing >= _FEWEST_MISSING
                 (marked if mark else full).append(j)
                 if n_missing:
                     filled.append(f"{self._name(j)!r} ({n_missing}{', with an indicator' * mark})")
             elif kind == "words":
                 words.append(j)
-                self._note_words(j, cells[:, j])
+                self._note_words(j, column)
         if filled:
             self.notes_.append(
                 f"Missing numbers, filled in with the column's median: {_listed(filled)}."
@@ -430,9 +419,9 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
         ]
         return ColumnTransformer([step for step in steps if step[2]], sparse_threshold=0)
 
-    def _note_words(self, j: int, words: Cells) -> None:
-        found = distinct(words)
-        name, n_missing = self._name(j), int(are_missing(words).sum())
+    def _note_words(self, j: int, column: Learnt) -> None:
+        found = by_frequency(column.words)
+        name, n_missing = self._name(j), column.n_missing
         missing = f"; {_rows(n_missing)} without one, which counts as one more" * bool(n_missing)
         note = f"{name!r} has {_categories(len(found))}: {in_words(found, 6)}{missing}."
         if len(found) + (n_missing > 0) > self.max_categories:
@@ -454,24 +443,44 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
 
         Parameters
         ----------
-        X : frame, array or ParquetTable of shape (n_samples, n_features)
+        X : table of shape (n_samples, n_features)
             Columns as in the fit. Missing values are filled in as there.
 
         Returns
         -------
         y : array of shape (n_samples,) or (n_samples, n_targets)
+            Of a dask collection a dask array in its partitions, computed when it is asked for; of a
+            tensor a tensor on its device.
 
         Warns
         -----
         UserWarning
             If there are unseen categories (not in scikit-learn's cross-validation, where every
-            fold may lack some), or cells that should be numbers and are not.
+            fold may lack some, nor for a dask collection), or cells that should be numbers and
+            are not.
         """
         check_is_fitted(self)
-        if isinstance(X, ParquetTable):
-            require_same_inputs(self, X.shape[1], X.columns)
-            return np.concatenate([self.predict(frame) for frame in X.frames()])
+        if isinstance(X, RowBlocks | ParquetTable):
+            require_same_inputs(self, X.shape[1], X.feature_names)
+            return np.concatenate([self.predict(block) for block in blocks_of(X)])
+        if is_dask(X):
+            return self._predicted_lazily(X)
+        if isinstance(X, Partitioned):
+            X = X.values
+        if is_tensor(X):
+            predicted: Array = self.regressor_.predict(like(X, self._encoded_new(here(X))))
+            return predicted
         return np.asarray(self.regressor_.predict(self._encoded_new(X)))
+
+    def _predicted_lazily(self, X: Any) -> Array:
+        """Return the predictions for a dask collection, in its partitions."""
+        named = hasattr(X, "columns")
+        n_columns = len(X.columns) if named else int(X.shape[1])
+        require_same_inputs(self, n_columns, [str(name) for name in X.columns] if named else None)
+        n_inputs = max(places.stop for places in self.encoder_.output_indices_.values())
+        encoded = encoded_lazily(X, self._without_results()._encoded, n_inputs)
+        predicted: Array = self.regressor_.predict(encoded)
+        return predicted
 
     def _encoded_new(self, X: object) -> Array:
         """Return the inputs of new rows, with warnings of what there is to say."""

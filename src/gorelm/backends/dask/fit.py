@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 # gathers every k-th row.
 _GATHERED = 100_000_000
 
-_UNSENT = ("history_", "outlier_scores_", "outlier_mask_", "out_of_fold_", "feature_names_in_")
-
+# Results with an entry per row, and names, which are checked before.
+_UNSENT = ("history_", "outlier_scores_", "outlier_mask_", "cell_scores_", "cell_mask_")
+_UNSENT += ("out_of_fold_", "input_scores_", "input_mask_", "feature_names_in_")
 
 _FAULTS = {
     "bad_input": "X has a NaN or an infinite value; impute or remove it",

@@ -83,7 +83,7 @@ class Partitions:
     def _computed(self, work: Any) -> list[Any]:
         import dask
 
-        return _results(self._client, [dask.delayed(work, pure=False)(p) for p in self._parts])
+        return results(self._client, [dask.delayed(work, pure=False)(p) for p in self._parts])
 
     def take(self, rows: Indices) -> Array:
         """Return the inputs of some rows, in the order given, not scaled."""
@@ -103,7 +103,7 @@ class Partitions:
                 one(part, w[a:b], used[a:b], summary)
                 for part, (a, b) in zip(self._parts, pairwise(self.starts), strict=True)
             ]
-            return _results(self._client, [_tree(parts, merge)])[0]
+            return results(self._client, [_tree(parts, merge)])[0]
 
         return fit_scaling("standard", self.shape[1], summarise)
 
@@ -132,7 +132,7 @@ class DaskInputs:
         for number, (places_here,), (local,) in self._shares([chosen]):
             places.append(places_here)
             tasks.append(self._call(number, "take", local))
-        for where, x in zip(places, _results(self._client, tasks), strict=True):
+        for where, x in zip(places, results(self._client, tasks), strict=True):
             taken[where] = x
         return taken
 
@@ -155,7 +155,7 @@ class DaskInputs:
             tasks.append(self._call(number, "sums", layer, local, omega[a:b], T[a:b]))
         if not tasks:
             return [RidgeSums.zero(hidden.n_outputs + 1, T.shape[1]) for _ in groups]
-        found: list[RidgeSums] = _results(self._client, [_tree(tasks, _added)])[0]
+        found: list[RidgeSums] = results(self._client, [_tree(tasks, _added)])[0]
         return found
 
     def outputs(
@@ -170,15 +170,15 @@ class DaskInputs:
         import dask
 
         layer, weights = dask.delayed(hidden, pure=False), dask.delayed(list(coefs), pure=False)
-        results = empty_outputs(groups, coefs)
+        outputs = empty_outputs(groups, coefs)
         places, tasks = [], []
         for number, places_here, local in self._shares(groups):
             places.append(places_here)
             tasks.append(self._call(number, "outputs", layer, local, weights))
-        for where, found in zip(places, _results(self._client, tasks), strict=True):
+        for where, found in zip(places, results(self._client, tasks), strict=True):
             for k, values in enumerate(found):
-                results[k][where[k]] = values
-        return results
+                outputs[k][where[k]] = values
+        return outputs
 
     def _call(self, number: int, method: str, *args: object) -> Delayed:
         import dask
@@ -251,7 +251,8 @@ def _tree(tasks: list[Delayed], join: Any) -> Delayed:
     return tasks[0]
 
 
-def _results(client: Client, tasks: list[Delayed]) -> list[Any]:
+def results(client: Client, tasks: list[Delayed]) -> list[Any]:
+    """Return what the workers make of some tasks, which this process then forgets."""
     with warnings.catch_warnings():
         # Targets travel in the graph, so that no worker's end can lose them.
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)

@@ -160,22 +160,27 @@ class DaskSource:
 
 
 def array_of_parts(
-    read: Callable[[Any, list[str]], Array],
-    columns: list[str],
-    parts: Sequence[object],
-    lengths: Sequence[int],
-    n_columns: int,
+    read: Callable[[Any], Array], parts: Sequence[object], lengths: Sequence[float], n_columns: int
 ) -> da.Array:
-    """Return a dask array of which workers read a part each, by ``read(part, columns)``."""
+    """Return a dask array of which workers make a part each, by ``read(part)``.
+
+    A length of NaN is not known yet.
+    """
     import dask
     import dask.array as da
 
-    reading, names = dask.delayed(read, pure=False), dask.delayed(columns, pure=False)
+    # In the graph once, and not in every task: what it holds may be large.
+    reading = dask.delayed(_read, pure=False)
+    how = dask.delayed(read, pure=False, traverse=False)
     blocks = [
-        da.from_delayed(reading(part, names), shape=(n_rows, n_columns), dtype=np.float64)
+        da.from_delayed(reading(how, part), shape=(n_rows, n_columns), dtype=np.float64)
         for part, n_rows in zip(parts, lengths, strict=True)
     ]
     return da.concatenate(blocks)
+
+
+def _read(read: Callable[[Any], Array], part: object) -> Array:
+    return read(part)
 
 
 def _sliced(values: InMemory, ends: list[int]) -> list[Part]:

@@ -20,7 +20,8 @@ from gorelm._features.layer import HiddenLayer
 from gorelm._solver.admm import Settings
 from gorelm._solver.prepared import solve, solve_rows
 from gorelm._solver.problem import Problem
-from gorelm.backends.torch.rows import TorchRows, held, hidden_outputs
+from gorelm.backends.torch.layer import DeviceLayer
+from gorelm.backends.torch.rows import TorchRows, held
 
 N_FEATURES, LAM, ITERATIONS = 64, 1.0, 200
 
@@ -43,7 +44,7 @@ def fit(X, T, layer, problem, settings):
 
 def plain(X, T, layer, lam, n_iter):
     """Do the plain iteration: two products with H and a triangular solve."""
-    H = hidden_outputs(layer, X)
+    H = DeviceLayer(layer, X)(X)
     rho = 1.0
     G = H.T.double() @ H.double() if len(H) < 200_000 else gram(H)
     C = torch.linalg.cholesky(G + lam / rho * torch.eye(len(G), dtype=G.dtype, device=G.device))
@@ -126,7 +127,7 @@ def one(n_rows, n_hidden, m, repeats, copy_speed, *, on_cpu):
         "optimum_gap": float(1 - bound / optimum),
     }
     if on_cpu:
-        H = hidden_outputs(layer, X).double().cpu().numpy()
+        H = DeviceLayer(layer, X)(X).double().cpu().numpy()
         cpu = solve(H, T.double().cpu().numpy(), problem, settings=Settings(tol=1e-5))
         record["excess_over_cpu"] = float(objective[0] / cpu.objective[0] - 1)
     return record

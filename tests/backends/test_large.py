@@ -238,20 +238,20 @@ def test_a_device_with_unknown_cells_one_target_and_float32(there, data):
 )
 def test_layers_on_a_device(there, activation):
     from gorelm._features.layer import HiddenLayer
-    from gorelm.backends.torch.rows import hidden_outputs
+    from gorelm.backends.torch.layer import DeviceLayer
 
     X = np.random.default_rng(0).uniform(-30, 30, (50, 4))
     for n_inputs in (None, 2):
         options = {"direct_link": True, "random_state": 0, "n_inputs": n_inputs}
         layer = HiddenLayer.draw(20, 4, activation=activation, X=X, **options)
-        found = hidden_outputs(layer, there(X)).cpu().numpy()
+        found = DeviceLayer(layer, there(X))(there(X)).cpu().numpy()
         np.testing.assert_allclose(found, layer.transform(X), atol=1e-12)
 
 
 def test_every_activation_has_a_device_version():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     from gorelm._features.activations import ACTIVATIONS
-    from gorelm.backends.torch import rows as module
+    from gorelm.backends.torch import layer as module
 
     radial = {name for name, activation in ACTIVATIONS.items() if activation.radial}
     assert set(module.ACTIVATIONS) == set(ACTIVATIONS) - radial

@@ -17,15 +17,8 @@ from gorelm._solver.prepared import solve_rows
 from gorelm._solver.state import Solution
 from gorelm._typing import Array, Indices
 from gorelm.backends import BatchModel, FittedModel, TakesTable
-from gorelm.backends.torch.rows import (
-    ACTIVATIONS,
-    BLOCK_ROWS,
-    RADIAL,
-    DeviceLayer,
-    TorchRows,
-    held,
-    hidden_outputs,
-)
+from gorelm.backends.torch.layer import ACTIVATIONS, BLOCK_ROWS, RADIAL, DeviceLayer
+from gorelm.backends.torch.rows import TorchRows, held
 from gorelm.estimators._prepare import (
     Targets,
     is_tensor,
@@ -256,9 +249,10 @@ def _outputs(model: BatchModel, X: torch.Tensor) -> torch.Tensor:
     """Return outputs in units of the scaled targets, in float64, a block of rows at a time."""
     coef, intercept = _like(X, model.coef_), _like(X, model.intercept_, torch.float64)
     out = torch.empty((len(X), coef.shape[1]), dtype=torch.float64, device=X.device)
+    layer = DeviceLayer(model.hidden_, X)
     for start in range(0, len(X), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
-        out[rows] = hidden_outputs(model.hidden_, model._input_scaling.dense(X[rows])) @ coef
+        out[rows] = layer(model._input_scaling.dense(X[rows])) @ coef
     return out + intercept
 
 

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gorelm._features.activations import ACTIVATIONS
 from gorelm._features.joint import HiddenOutputs, JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling, fit_scaling, on_host
@@ -30,7 +29,7 @@ from gorelm.backends.torch.fit import (
     checked_new,
     naming_lack_of_memory,
 )
-from gorelm.backends.torch.rows import ACTIVATIONS as ADDITIVE
+from gorelm.backends.torch.layer import DeviceLayer
 from gorelm.estimators._prepare import usable_rows
 from gorelm.stream import RowBlocks
 
@@ -160,72 +159,18 @@ class DeviceOutputs:
         if not isinstance(hidden, JointLayer):
             raise TypeError(f"{type(hidden).__name__} is not available on a device")
         self._n = hidden.n_outputs + 1
-        layers = (_DeviceLayer(part, like) for part in hidden.parts)
+        layers = (DeviceLayer(part, like) for part in hidden.parts)
         self._parts = list(zip(layers, hidden.scales.tolist(), hidden.columns, strict=True))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Compute the outputs of scaled rows."""
         H = x.new_empty((len(x), self._n))
         for layer, scale, columns in self._parts:
-            layer.write(x, H[:, columns])
+            layer(x, H[:, columns])
             if scale != 1.0:
                 H[:, columns] *= scale
         H[:, -1] = 1.0
         return H
-
-
-class _DeviceLayer:
-    """One hidden layer of any kind, with its numbers on the device of `like`."""
-
-    def __init__(self, layer: HiddenLayer, like: Tensor) -> None:
-        def there(values: Array | Indices) -> Tensor:
-            return torch.as_tensor(np.ascontiguousarray(values), device=like.device)
-
-        self._inputs = there(layer.inputs)
-        self._act = ACTIVATIONS[layer.activation]
-        self._b = there(layer.b)
-        self._subsets = None if layer.subsets is None else there(layer.subsets)
-        if not self._act.radial:
-            self._A = there(layer.scattered(layer.A).T)
-            self._apply = ADDITIVE[layer.activation]
-        else:
-            self._A = there(layer.A)
-            self._radial = RADIAL[layer.activation]
-            if not self._act.cityblock:
-                ones = layer.scattered(np.ones_like(layer.A))
-                self._seen = there(np.broadcast_to(ones, (len(layer.A), like.shape[1])).T)
-                self._C = there(-2.0 * layer.scattered(layer.A).T)
-                self._norms = (self._A**2).sum(1)
-
-    def write(self, x: Tensor, H: Tensor) -> None:
-        """Write the outputs of scaled rows to H."""
-        n_inputs = len(self._inputs)
-        if n_inputs:
-            H[:, :n_inputs] = x[:, self._inputs]
-        nodes = H[:, n_inputs:]
-        if not self._act.radial:
-            nodes[...] = self._apply(torch.addmm(self._b, x, self._A))
-        elif not self._act.cityblock:
-            D = torch.addmm(self._norms, x * x, self._seen).addmm_(x, self._C).clamp_(min=0)
-            nodes[...] = self._radial(D, self._b)
-        else:
-            nodes[...] = self._radial(self._distances(x), self._b)
-
-    def _distances(self, x: Tensor) -> Tensor:
-        """Return the sums of absolute differences from the centres, in the inputs of each node."""
-        if self._subsets is None:
-            return torch.cdist(x, self._A, p=1)
-        D = x.new_zeros((len(x), len(self._A)))
-        for r in range(self._subsets.shape[1]):
-            D += (x[:, self._subsets[:, r]] - self._A[:, r]).abs_()
-        return D
-
-
-RADIAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "gaussian": lambda D, w: torch.exp_(D.div_(-(w * w).clamp(min=np.finfo(float).tiny))),
-    "multiquadric": lambda D, w: torch.sqrt_(D.add_(w * w)),
-    "laplace": lambda D, w: torch.exp_(D.div_(-w.clamp(min=np.finfo(float).tiny))),
-}
 
 
 def _in_fitting_blocks(work: Callable[[int], Result], size: int) -> Result:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gorelm._features.activations import ACTIVATIONS as HOST_ACTIVATIONS
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver.far_targets import NormSummary, within
 from gorelm._solver.linalg import Factor
@@ -23,15 +22,13 @@ from gorelm._solver.problem import Problem
 from gorelm._solver.rows import DeviceRows, Step, StepSums, Which
 from gorelm._solver.state import Iterate
 from gorelm._typing import Array, Indices, Mask
+from gorelm.backends.torch.layer import BLOCK_ROWS, DeviceLayer
 from gorelm.backends.torch.linalg import InverseFactor, SpectralFactor, on_device, on_host
 
 try:
     from gorelm.backends.torch import kernels
 except ImportError:  # Triton comes with PyTorch's CUDA builds only
     kernels = None  # type: ignore[assignment]
-
-# Rows per block of float64 copies for H'H, and of an H that does not fit on the device.
-BLOCK_ROWS = 65536
 
 
 class TorchRows:
@@ -341,97 +338,14 @@ class _Captured:
         return graph, sums
 
 
-class DeviceLayer:
-    """A hidden layer with its weights on the device, and in the precision, of `like`."""
-
-    def __init__(self, layer: HiddenLayer, like: Tensor) -> None:
-        there = {"dtype": like.dtype, "device": like.device}
-        self._inputs = torch.as_tensor(layer.inputs, device=like.device)
-        self._A = torch.as_tensor(layer.scattered(layer.A).T, **there)
-        self._b = torch.as_tensor(layer.b, **there)
-        self._distances = None
-        if layer.activation in RADIAL:
-            self._distances = _Distances(layer, like.device)
-        else:
-            self._activation = ACTIVATIONS[layer.activation]
-        self._limit = torch.finfo(like.dtype).max ** 0.48
-
-    def __call__(self, X: Tensor, out: Tensor | None = None) -> Tensor:
-        """Compute the outputs for (scaled) rows, in the first columns of `out` if it is given."""
-        n_inputs, n_outputs = len(self._inputs), len(self._inputs) + len(self._b)
-        out = X.new_empty((len(X), n_outputs)) if out is None else out
-        for start in range(0, len(X), BLOCK_ROWS):
-            x, block = X[start : start + BLOCK_ROWS], out[start : start + BLOCK_ROWS]
-            if n_inputs:
-                block[:, :n_inputs] = x[:, self._inputs]
-            x = x.clamp(-self._limit, self._limit)
-            if self._distances is not None:
-                block[:, n_inputs:n_outputs] = self._distances(x)
-            else:
-                block[:, n_inputs:n_outputs] = self._activation(torch.addmm(self._b, x, self._A))
-        return out
-
-
-class _Distances:
-    """Radial nodes, in float64: differences of squares lose half of the digits."""
-
-    def __init__(self, layer: HiddenLayer, device: torch.device) -> None:
-        there = {"dtype": torch.float64, "device": device}
-        self._cityblock = HOST_ACTIVATIONS[layer.activation].cityblock
-        self._apply = RADIAL[layer.activation]
-        self._C = torch.as_tensor(layer.A, **there)
-        self._w = torch.as_tensor(layer.b, **there)
-        subsets = layer.subsets
-        self._subsets = None if subsets is None else torch.as_tensor(subsets, device=device)
-        self._scattered = torch.as_tensor(layer.scattered(layer.A).T, **there)
-        self._seen = torch.as_tensor(layer.scattered(np.ones_like(layer.A)).T, **there)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        x = x.double()
-        if not self._cityblock:
-            D = (x * x) @ self._seen - 2 * (x @ self._scattered) + (self._C**2).sum(1)
-            D.clamp_(min=0)
-        elif self._subsets is None:
-            D = torch.cdist(x, self._C, p=1)
-        else:
-            columns = range(self._subsets.shape[1])
-            D = sum((x[:, self._subsets[:, r]] - self._C[:, r]).abs() for r in columns)
-        return self._apply(D, self._w)
-
-
-def hidden_outputs(layer: HiddenLayer, X: Tensor, out: Tensor | None = None) -> Tensor:
-    """Compute the outputs of a hidden layer for (scaled) rows."""
-    return DeviceLayer(layer, X)(X, out)
-
-
 def held(layer: HiddenLayer, X: Tensor, omega: Tensor | None = None) -> Tensor:
     """Return H of scaled rows, times omega, with columns of zeros so that its rows are aligned."""
     width = layer.n_outputs
     if X.is_cuda and kernels is not None:
         width = -(-width // kernels.COLUMNS) * kernels.COLUMNS
     H = X.new_zeros((len(X), width)) if width > layer.n_outputs else X.new_empty((len(X), width))
-    hidden_outputs(layer, X, H)
+    DeviceLayer(layer, X)(X, H)
     return H if omega is None else H.mul_(omega[:, None])
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sigmoid": torch.sigmoid_,
-    "tanh": torch.tanh_,
-    "relu": torch.relu_,
-    "leaky_relu": lambda Z: torch.maximum(Z, 0.01 * Z),
-    "softplus": lambda Z: Z.clamp(min=0) + torch.log1p(torch.exp(-Z.abs())),
-    "hardlim": lambda Z: (Z >= 0).to(Z.dtype),
-    "sine": torch.sin_,
-    "cosine": torch.cos_,
-}
-
-
-_TINY = torch.finfo(torch.float64).tiny
-RADIAL: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "gaussian": lambda D2, w: torch.exp(-D2 / (w * w).clamp(min=_TINY)),
-    "multiquadric": lambda D2, w: torch.sqrt(D2 + w * w),
-    "laplace": lambda D, w: torch.exp(-D / w.clamp(min=_TINY)),
-}
 
 
 def _part(values: Tensor | None, rows: slice) -> Tensor | None:

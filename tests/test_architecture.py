@@ -196,8 +196,8 @@ def test_arrows_point_one_way(graph):
     assert not wrong, "against the order of LAYERS:\n" + "\n".join(wrong)
 
 
-@pytest.mark.parametrize("public", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_modules_can_be_imported_first(public):
+@pytest.mark.slow
+def test_every_module_can_be_imported_first():
     """Importing a module runs the ``__init__`` of its packages, whose imports must not need it."""
     code = """
 import importlib, sys
@@ -212,11 +212,9 @@ for name in sys.argv[1:]:
             print(name, error)
 """
     names = list(modules_under(SRC))
-    if public:
-        names = [name for name in names if name.count(".") < 2 and "._" not in name]
     command = [sys.executable, "-c", code, *names]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert len(names) > 15
+    assert len(names) > 100
     assert not told, told
 
 

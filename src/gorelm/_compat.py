@@ -1,7 +1,7 @@
-"""Private interfaces of scikit-learn that the library uses: here and nowhere else.
+"""The private interfaces of scikit-learn that the library uses; no other file imports any.
 
-Each has been in place, unchanged, in every supported version (`tests/test_compat.py` checks what is
-used of it). When a new version moves one, this is the file to change.
+Each exists, unchanged, in every supported version; `tests/test_compat.py` checks the parts that are
+used. When a new version of scikit-learn moves one, only this file has to change.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Packages that only some features need, and what to say where one is missing."""
+"""Optional packages (extras): the error message when one is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all: the one way in which the library writes any."""
+"""Atomic writing of files: every file of the library is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: str | os.PathLike[str], *parts: bytes) -> None:
-    """Write a file that is there with all its parts, or not at all; see `whole_file`."""
+    """Write a file completely or not at all; see `whole_file`."""
     with whole_file(path) as file:
         file.writelines(parts)

@@ -1,4 +1,4 @@
-"""Worker processes end when the process that started them does, however that ends."""
+"""End worker processes when their parent process ends, even if it was killed."""
 
 from __future__ import annotations
 

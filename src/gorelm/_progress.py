@@ -1,13 +1,13 @@
-r"""How long the rest of a long piece of work will take: from its plan, and what it took so far.
+r"""The remaining time of a long computation, estimated from its plan and from measured passes.
 
-A plan is a list of `Work`: passes over all rows, and what else takes time with their number. The
-seconds of one are
+A plan is a list of `Work`: passes over all rows, and other work whose time grows with their number.
+The seconds of one are
 
 .. math:: N r + n (L h + L^2 g) \quad\text{(sums)}, \qquad N r + n L h \quad\text{(outputs)},
 
-of N rows of which n are worked on, with L hidden outputs; other kinds take a constant for every row
-and column. Each constant is a first guess until it is measured: a trial before the work begins, and
-then every pass. Work that may become necessary counts with its chance.
+for N rows, n of which are used, and L hidden outputs; other kinds take a constant time per row and
+column. Each constant starts as a guess and is then measured, by a trial before the work begins and
+by every pass. Work that may not be needed counts with its probability.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Status:
 
 @dataclass
 class Meter:
-    """Follows a plan, and tells a function how far it is.
+    """Follows a plan and reports the progress to a function.
 
     Parameters
     ----------
@@ -89,21 +89,21 @@ class Meter:
     # -- the plan --------------------------------------------------------------------------------
 
     def expect(self, work: Sequence[Work], n_rows: int) -> None:
-        """Take the plan of a fit, which comes before what is to be done with its results."""
+        """Set the plan of a fit."""
         self.n_rows = n_rows
         self._left = [*work, *self._left]
 
     def expect_after(self, work: Sequence[Work]) -> None:
-        """Take the plan of what is to be done with the results of a fit."""
+        """Set the plan of the work after a fit."""
         self._left += work
 
     def begin(self, step: str) -> None:
-        """Begin a step; what was expected of the last one and was not needed is not done."""
+        """Begin a step; planned work of the step before that was not needed is dropped."""
         self._left = [work for work in self._left if work.step != self.step or step == self.step]
         self.step = step
 
     def settle(self, step: str, chance: float) -> None:
-        """Say how probable is what may be necessary in a step: 1 for sure, 0 for never."""
+        """Set the probability of the optional work of a step: 1 certain, 0 never."""
         self._left = [
             replace(work, chance=chance) if work.step == step and work.chance < 1.0 else work
             for work in self._left
@@ -201,13 +201,13 @@ _meter: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 
 def meter() -> Meter | None:
-    """Return what follows the work of this thread, if anything does."""
+    """Return the meter of this thread, or None."""
     return _meter.get()
 
 
 @contextmanager
 def following(meter: Meter) -> Iterator[None]:
-    """Let a meter follow the work in the block."""
+    """Report the work in the block to a meter."""
     token = _meter.set(meter)
     try:
         yield
@@ -216,18 +216,18 @@ def following(meter: Meter) -> Iterator[None]:
 
 
 def begin(step: str) -> None:
-    """Begin a step of the work, if anybody wants to know."""
+    """Report the begin of a step to this thread's meter, if there is one."""
     if (current := _meter.get()) is not None:
         current.begin(step)
 
 
 def settle(step: str, chance: float) -> None:
-    """Say how probable is what may be necessary in a step, if anybody wants to know."""
+    """Report how probable the optional work of a step is, if there is a meter."""
     if (current := _meter.get()) is not None:
         current.settle(step, chance)
 
 
 def doing(kind: str, rows: float, size: float = 1.0) -> AbstractContextManager[None]:
-    """Measure what is done in the block, if anybody wants to know."""
+    """Measure the work in the block, if there is a meter."""
     current = _meter.get()
     return nullcontext() if current is None else current.doing(kind, rows, size)

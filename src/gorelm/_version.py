@@ -1,4 +1,4 @@
-"""The version, in a module of its own: nothing in the library imports the package's root."""
+"""The version. A separate module, because no module of the library imports the package's root."""
 
 __all__ = ["__version__"]
 

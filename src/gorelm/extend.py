@@ -1,9 +1,8 @@
-"""What those who extend the library build on: the public names of its core.
+"""The public names of the core, for extensions of the library.
 
 The optimisation problem (`Problem`), the loop that solves it (`solve`, `solve_rows`, `Settings`),
-the contract of those who own rows (`Rows`, and what some can do besides, `DeviceRows` and
-`WarmRows`), hidden layers, and the classes that estimators are made of. :doc:`/extend` shows each
-in use.
+the contract of owners of rows (`Rows`, with the optional `DeviceRows` and `WarmRows`), hidden
+layers, and the base classes of the estimators. :doc:`/extend` shows each in use.
 """
 
 from gorelm._features.activations import ACTIVATIONS, Activation

@@ -1,4 +1,4 @@
-"""Prediction intervals that hold, around any regressor: split conformal, on MAPIE."""
+"""Prediction intervals around any regressor by split conformal prediction, on MAPIE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Whole regularisation paths: every lam and l1_ratio of a grid, for about the price of a few fits.
+r"""Regularisation paths: every lam and l1_ratio of a grid, for about the cost of a few fits.
 
 The problems of a grid differ in two numbers, so they share H, T, one decomposition and every pass
 over the rows (`gorelm._solver.admm` runs them as one batch). They are also neighbours: the optimum

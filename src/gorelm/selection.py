@@ -1,4 +1,4 @@
-r"""Model selection that survives contaminated data.
+r"""Model selection on contaminated data.
 
 A validation row may be an outlier too. Squared errors would let such rows choose the model; the
 scores here measure each validation row by the norm of its error,
@@ -118,7 +118,7 @@ ROBUST_SCORES: dict[str, Callable[[Array, Array], Array]] = {
 
 
 class _Predictions(RegressorMixin, BaseEstimator):
-    """A fitted estimator, as far as scikit-learn's scorers are concerned."""
+    """Given predictions with the interface that scikit-learn's scorers use."""
 
     def __init__(self, y: Array) -> None:
         self._y = y
@@ -192,7 +192,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tell a function of the progress of every fit in the block; what it raises ends the fit."""
+    """Report the progress of every fit in the block to a function; its exceptions end the fit."""
     token = _listener.set(listener)
     try:
         yield

@@ -42,7 +42,7 @@ _N_PAIRS = 256  # of rows, for the typical distance between them
 
 @dataclass(frozen=True)
 class RowSource:
-    """Rows that are not in one array here, of which some can be fetched, for centres.
+    """Rows that are not in one array, some of which can be fetched as centres.
 
     Attributes
     ----------
@@ -409,7 +409,7 @@ class HiddenLayer:
         M: Array
         shift: Array
         S = self.subsets
-        # A layer may come from a file of anyone's, and SciPy writes wherever an index points to.
+        # A layer may come from an untrusted file, and SciPy writes to any index without a check.
         if S is not None and (
             S.shape != self.A.shape or S.min(initial=0) < 0 or S.max(initial=0) >= self.n_features
         ):

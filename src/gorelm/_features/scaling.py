@@ -1,8 +1,8 @@
-"""Affine scaling of inputs and targets, by rules under which a weight of two is the row twice.
+"""Affine scaling of inputs and targets; a row of weight 2 counts exactly as the row twice.
 
-The numbers of "minmax" and "standard" come from summaries (`Ends`, `Moments`) that any owner of
-rows can make of a block and merge: a file that is read in blocks, the partitions of a cluster, a
-tensor on a device. `fit_scaling` is the rule, written once for all of them.
+"minmax" and "standard" are computed from summaries (`Ends`, `Moments`) of blocks of rows, which are
+merged: so they serve files that are read in blocks, the partitions of a cluster, and tensors on a
+device. `fit_scaling` is the one rule for all owners of rows.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Summarise(Protocol):
 
 
 def fit_scaling(kind: str | None, n_columns: int, summarise: Summarise) -> Scaling:
-    """Read a scaling off rows, wherever they are, in at most two passes.
+    """Compute a scaling of rows in any place, in at most two passes.
 
     Parameters
     ----------

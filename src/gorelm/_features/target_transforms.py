@@ -6,8 +6,8 @@ r"""Transforms of targets whose errors grow with their size: prices, counts, con
 "log"       :math:`z = \log \max(y, c)`    :math:`y = e^z`
 ==========  =============================  ==========================
 
-c is a tenth of the smallest positive value, so that a few zeros do no harm. A model on the scale of
-z predicts what goes back to (about) the median of y.
+c is a tenth of the smallest positive value, so that a few zeros do no harm. A prediction of z,
+transformed back, is about the median of y.
 """
 
 from __future__ import annotations

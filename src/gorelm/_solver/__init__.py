@@ -1,1 +1,1 @@
-"""The solver: one convex problem, one ADMM loop, and what proves its answers."""
+"""The solver: one convex problem, one ADMM loop, and certificates of its solutions."""

@@ -150,7 +150,7 @@ def solve(
 
 
 class _Run:
-    """One run of the loop: what it works with, and how it reports."""
+    """One run of the loop: its rows, factor, settings and reports."""
 
     def __init__(
         self,
@@ -371,7 +371,7 @@ class _Run:
         return self._update_rows(s, GB, problem, measure=measure)
 
     def _update_weights(self, s: Iterate, problem: Problem) -> Array:
-        """Update B, Z and V; returns (H'H)B, which solving for B has given away."""
+        """Update B, Z and V; returns (H'H)B, which follows from the linear system."""
         right = self._HtT + s.HtD
         if s.sigma is not None:
             right = right + (s.sigma / s.rho)[:, None] * (s.Z - s.V)
@@ -404,7 +404,7 @@ class _Run:
     # -- stopping --------------------------------------------------------------------------------
 
     def _is_check(self, iteration: int) -> bool:
-        """Check often while most fits end, the more so the less a check is beside an iteration."""
+        """Whether to check: often at first, when most fits end, and the more so if it is cheap."""
         often = DEVICE_CHECKS if self.device is not None else checks_apart(self.rows.shape)
         often = self.settings.check_every or often
         return iteration % (often if iteration <= OFTEN else 10) == 0
@@ -522,7 +522,7 @@ class _Run:
         done: Mask,
         stopped: bool,
     ) -> None:
-        """Write down the answers of the problems that leave the batch, and let them leave."""
+        """Store the solutions of the problems that have ended, and remove them from the batch."""
         lost = ~np.isfinite([solution.objective[p] for p in s.index])  # no iterate will mend it
         last = iteration == self.settings.max_iter
         leaving = np.full_like(done, True) if last or stopped else done | lost
@@ -544,7 +544,7 @@ class _Run:
                 self.rows.keep(~leaving)
 
     def _hand_over(self, s: Iterate, leaving: Mask, answer: Array, end: WarmStart) -> None:
-        """Write down what other problems can start from."""
+        """Store the states from which other problems can start."""
         out = s.index[leaving]
         end.coef[:, out], end.rho[out] = answer, s.rho[leaving]
         if s.sigma is not None:
@@ -613,7 +613,7 @@ def _balance(
     """Factor for a penalty: (relative primal residual / relative dual residual)^(1/2).
 
     Arrays are squared norms. Factors below `worthwhile` are not worth a new factorisation, large
-    ones are held back, and a split that has come to rest says nothing.
+    ones are capped, and a split that no longer moves is left as it is.
     """
     moving = (primal > 0) & (size > 0) & (multiplier > 0) & (change > 1e-18 * multiplier)
     relative_primal = np.where(moving, primal, 1.0) / np.where(moving, size, 1.0)

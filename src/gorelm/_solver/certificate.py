@@ -1,8 +1,8 @@
-r"""Everything that proves: lower bounds on the optimum, how to improve them, stopping rules.
+r"""Certificates of solutions: lower bounds on the optimum, their improvement, stopping rules.
 
 The multipliers :math:`Y = \rho U` of an iterate are dual feasible for the loss by construction of
-its proximal map, so each check has a lower bound on the optimum (`Problem.dual_values`) for nearly
-nothing. Three things make the bound better than that of the last multipliers alone:
+its proximal map, so each check gets a lower bound on the optimum (`Problem.dual_values`) at almost
+no cost. Three steps improve this bound:
 
 - `_bound_from_feasible`, without ridge: the last feasible point on the way from strictly feasible
   multipliers of another problem to Y;
@@ -31,7 +31,7 @@ from gorelm._typing import Array, Indices, Mask
 def certify(
     s: Iterate, sums: StepSums | None, rows: Rows, factor: Factor, *, thorough: bool = True
 ) -> tuple[Array, Array]:
-    """Improve the iterate's lower bounds by what its multipliers prove.
+    """Improve the iterate's lower bounds by the dual values of its multipliers.
 
     Unless it is to be `thorough`, the correction of multipliers is for those problems without ridge
     that have no other bound. Returns objective and gap (see `Solution.dual_gap`) of the weights B,
@@ -91,7 +91,7 @@ def _polished_bound(s: Iterate, which: Indices, given: Polished) -> Array:
 def verify(
     s: Iterate, sums: StepSums, answer: Array, which: Mask, rows: Rows, tol: float
 ) -> tuple[Array, Array, bool]:
-    """Judge the answers (L, ., m) to the problems `which` by the rows themselves.
+    """Certify the solutions (L, ., m) of the problems `which` by new sums over the rows.
 
     `certify` takes H'U from a recursion, in which rounding is damped but not absent, and the loss
     at B. Here both are summed over the rows again.

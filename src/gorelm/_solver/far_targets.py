@@ -1,9 +1,9 @@
-r"""How large targets are, and how large they may be: far outliers must not cost the others digits.
+r"""Shorten far targets, so that extreme outliers do not cost the other rows digits.
 
-A robust loss sees of a far outlier only its direction. So targets whose norm is more than 1e8 (rows
-in float32: 1e4) typical norms are shortened to that norm, in float64 and before T gets the
-precision of H. Whoever holds the rows makes a `NormSummary`; summaries of several blocks of rows
-add up, and the limit follows from their sum (`NormSummary.limit`).
+A robust loss uses only the direction of a far outlier. Targets whose norm exceeds 1e8 typical norms
+(1e4 for float32 rows) are therefore shortened to that norm, in float64, before T is converted to
+the precision of H. Each owner of rows makes a `NormSummary` of its rows; summaries of several blocks
+are added, and the limit follows from their sum (`NormSummary.limit`).
 
 Only operators and methods that NumPy arrays share with PyTorch's tensors are used, so that these
 functions serve every owner of rows.
@@ -84,16 +84,16 @@ class NormSummary(NamedTuple):
 
 
 def farthest(dtype: npt.DTypeLike) -> float:
-    """Return how many typical norms long a target may be, for rows of this precision.
+    """Return the largest norm of a target in typical norms, for rows of this precision.
 
-    A robust loss sees only the direction of a longer one (to half the digits); its length would
-    only cost digits of everything else.
+    Of a longer target a robust loss uses only the direction (to half the digits), while its length
+    would cost digits in all sums.
     """
     return 1e4 if np.dtype(dtype) == np.float32 else 1e8
 
 
 def within(T: Array, problem: Problem, omega: Array | None, limit: float) -> Array:
-    """Shorten what of T has a norm beyond `limit` to that norm; T itself if there is none."""
+    """Return T with norms beyond `limit` shortened to it; T itself if there are none."""
     r = problem.residual_norms(T)
     limits = limit if omega is None else limit * _column(omega, r)
     if not (r > limits).any():
@@ -117,7 +117,7 @@ def bring_near(T: Array, problem: Problem, omega: Array | None, dtype: npt.DType
 
 
 def refuse_huge(A: Array, name: str, dtype: npt.DTypeLike, remedy: str) -> None:
-    """Refuse values whose sums of squares come too near the end of the range of `dtype`."""
+    """Raise if values are so large that sums of their squares may overflow in `dtype`."""
     limit = float(np.finfo(np.dtype(dtype)).max) ** (1 / 3)
     if (abs(A) > limit).any():
         raise ValueError(

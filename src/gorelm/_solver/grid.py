@@ -60,11 +60,11 @@ class _Line:
         return cls(ratio, problem, last, [None] * count, np.full(count, -np.inf))
 
     def forget(self) -> None:
-        """Drop the states, which nobody will need."""
+        """Drop the states, which are no longer needed."""
         self.states, self.feasible = [None] * len(self.states), {}
 
     def solved(self, step: int = 1) -> list[tuple[_Line, int]]:
-        """Every `step`-th problem, as far as they have been solved."""
+        """Every `step`-th problem that has been solved."""
         every = range(0, len(self.states), step)
         return [(self, p) for p in every if self.states[p] is not None]
 
@@ -153,7 +153,7 @@ class Grid:
     def _wave(
         self, lines: list[_Line], levels: dict[int, int], *, warm: bool
     ) -> Iterator[tuple[Indices, Indices, Solution]]:
-        """Solve one level of each of some lines, in as many batches as memory asks for."""
+        """Solve one level of each of some lines, in as many batches as memory requires."""
         points = [
             (k, p) for k, level in levels.items() for p in self._points(lines[k], level, warm)
         ]
@@ -173,7 +173,7 @@ class Grid:
             yield batch.number, batch.which, solution
 
     def _points(self, line: _Line, level: int, warm: bool) -> list[int]:
-        """Return the problems of a level; all are of the first where none helps another."""
+        """Return the problems of a level; without warm starts, all are in the first level."""
         every = range(len(self.lams))
         if not warm or (self.like.loss == "squared" and line.ratio == 0):  # a closed form
             return list(every) if level == 0 else []
@@ -296,7 +296,7 @@ class Grid:
     def _working_sets(
         self, batch: _Batch, start: WarmStart, tried: dict[int, Indices]
     ) -> dict[int, Indices]:
-        """Return the nodes that may matter to each of those problems where these are few.
+        """Return the nodes that may be active in each problem, where these are few.
 
         Once some have been `tried`: of those problems of which a node left out has a row of H'Y
         beyond its limit.
@@ -330,7 +330,7 @@ class Grid:
         start: WarmStart,
         callback: Callback | None,
     ) -> int:
-        """Solve a problem on some nodes alone; `start` is then where that has ended.
+        """Solve a problem on some nodes only; `start` is set to the solution.
 
         Returns the number of iterations.
         """

@@ -1,8 +1,8 @@
-"""Least squares in closed form: of smallest norm, and for columns or rows that keep coming.
+"""Least squares in closed form: minimum norm, and updates for new columns or new rows.
 
-`minimum_norm` is ELM's. `GrowingLeastSquares` (EM-ELM) and `ResidualFitting` (I-ELM) take columns
-of H as they come and keep what the next ones need; `RecursiveRidge` (OS-ELM) takes rows. (Ridge and
-robust losses on an H that grows: `gorelm._solver.prepared.Prepared`.)
+`minimum_norm` is for ELM. `GrowingLeastSquares` (EM-ELM) and `ResidualFitting` (I-ELM) are updated
+with new columns of H, `RecursiveRidge` (OS-ELM) with new rows. (Ridge and robust losses on a
+growing H are in `gorelm._solver.prepared.Prepared`.)
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class GrowingLeastSquares:
 
 
 class ResidualFitting:
-    r"""One node after the other fitted to what the nodes before it left over (I-ELM).
+    r"""Nodes fitted one after the other, each to the residual of those before it (I-ELM).
 
     .. math:: \beta_j = \frac{h_j' e_{j-1}}{h_j' h_j}, \qquad e_j = e_{j-1} - h_j \beta_j
 
@@ -178,7 +178,7 @@ class RecursiveRidge:
             self._z += start / np.sqrt(C)
 
     def absorbed(self, H: Array, T: Array) -> RecursiveRidge:
-        """Return what rows with hidden outputs H (N, L) and targets T (N, m) make of it."""
+        """Return the recursion after rows with hidden outputs H (N, L) and targets T (N, m)."""
         if not len(self._R):
             return self
         R, z = self._R, self._z

@@ -92,7 +92,7 @@ def gram_rows(H: Array) -> Array:
 
 
 class _Gram:
-    """G, to which borders are only noted until it is needed whole."""
+    """G with pending borders, which are written only when the whole matrix is needed."""
 
     def __init__(self, G: Array) -> None:
         self._G, self._borders = G, list[tuple[Array, Array]]()

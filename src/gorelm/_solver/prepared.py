@@ -45,7 +45,7 @@ from gorelm._typing import Array, Callback, Indices, Mask
 
 
 class PathProblem(Protocol):
-    """What `gorelm.path` needs of H and T, wherever they are."""
+    """What `gorelm.path` needs of H and T, in memory or on a device."""
 
     keeps_states: bool
     """Whether a problem can start where another ended."""

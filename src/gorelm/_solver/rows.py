@@ -1,10 +1,9 @@
-"""The contract between the ADMM loop and whoever owns the rows, and rows whose state is in memory.
+"""The contract between the ADMM loop and the owners of rows, and rows whose state is in memory.
 
 Everything as long as the data (H, T, E and U) belongs to an owner of rows; the loop in `admm.py`
-never sees N. E and U of a row need only that row of H and T: one pass over the rows takes the
-weights B and returns sums of the size of B. `Rows` is what every owner implements (memory, streamed
-blocks, a GPU, a cluster), and so all of them get the same iterates. `DeviceRows` and `WarmRows` are
-what only some can do.
+never sees N. E and U of a row depend only on that row of H and T: one pass over the rows takes the
+weights B and returns sums of the size of B. Every owner implements `Rows` (memory, streamed blocks,
+a GPU, a cluster), so all owners get the same iterates. `DeviceRows` and `WarmRows` are optional.
 """
 
 from __future__ import annotations
@@ -285,7 +284,7 @@ class BlockRows:
     ) -> Iterator[Result]:
         """Go through the rows once, for products with so many columns.
 
-        Yields what `work` makes of a block of rows and of H there, in the order of the blocks.
+        Yields the results of `work`, called with the rows and with H of each block, in order.
         """
 
     # -- the contract ----------------------------------------------------------------------------
@@ -296,7 +295,7 @@ class BlockRows:
         return factor_for(like)(G)
 
     def norm_summary(self, problem: Problem) -> NormSummary:
-        """Return what `typical_residual` needs to know of these rows."""
+        """Return the summary of target norms that `typical_residual` needs."""
         return NormSummary.of(self.T, problem, self._omega)
 
     def typical_residual(self, problem: Problem) -> float:
@@ -443,7 +442,7 @@ class BlockRows:
     def totals(
         self, work: Callable[[slice, Array], Sequence[Array]], n_columns: int
     ) -> list[Array]:
-        """Go through the rows once and add up what `work` makes of them."""
+        """Go through the rows once and add up the results of `work`."""
         return total(self.each_block(work, n_columns))
 
     def _flat(self, B: Array) -> Array:

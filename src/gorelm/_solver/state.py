@@ -131,7 +131,7 @@ def _or_nothing(bound: Array | None, count: int) -> Array:
 
 @dataclass
 class StrictlyFeasible:
-    """Multipliers Y with every row of H'Y well within l1: what a bound needs of them. Y = 0 is."""
+    """Sums over multipliers Y that are strictly feasible (every row of H'Y is shorter than l1)."""
 
     HtY: Array  # (L, P, m)
     value: Array  # (P,), the dual value of Y; 0 where Y = 0 is all that is known
@@ -250,7 +250,7 @@ class Checkpoint:
     U: Array
 
     def without_nodes(self, B: Array) -> Checkpoint:
-        """Go on in other coordinates of the weights: sums over rows are to be made again."""
+        """Return the run for other coordinates of the weights; sums over rows are dropped."""
         s, none = self.iterate, np.zeros((0, *B.shape[1:]))
         if s.sigma is not None:
             raise ValueError("the sparse penalty is not the same in other coordinates")
@@ -260,7 +260,7 @@ class Checkpoint:
         return replace(self, iterate=iterate)
 
     def keep(self, nodes: Indices) -> Checkpoint:
-        """Go on without the nodes that are not named; the weights of those left out must be 0."""
+        """Return the run with some nodes only; the weights of the others must be 0."""
         s = self.iterate
         names = ("B", "Z", "V", "Z_change", "HtD", "HtU", "HtE_change")
         return replace(

@@ -1,4 +1,4 @@
-"""Threads: BLAS held to one, and work shared among threads of our own."""
+"""Threads: limit BLAS to one thread, and share work among Python threads instead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _keeper: ThreadPoolExecutor | None = None
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS to one thread until the last of those who asked for it has left.
+    """Limit BLAS to one thread while any caller is inside this context.
 
     The number of threads belongs to the process, not to the caller: if every caller restored what
     it had found, callers in threads of their own would restore each other's limit. Only the thread

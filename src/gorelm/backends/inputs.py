@@ -1,11 +1,11 @@
-"""Scaled inputs of all rows, wherever they are: what a fit by sums reads of them.
+"""The contract of fits by sums: scaled inputs in memory, in blocks, on workers or on a device.
 
-A robust fit (`gorelm.estimators._robust`) goes over all rows only by `ScaledRows`: it takes some of
-them, and lets a drawn hidden layer be summed up or evaluated over groups of them. Targets and
-weights are arrays in memory; neither the inputs nor the hidden outputs need to be.
+A robust fit (`gorelm.estimators._robust`) uses all rows only through `ScaledRows`: it takes some
+rows, and asks for sums or outputs of a hidden layer over groups of rows. Targets and weights are
+arrays in memory; the inputs and the hidden outputs need not be.
 
-The groups of one call are gone through in blocks of BLOCK_ROWS of their rows, in their order, so
-that sums do not depend on how the rows are stored.
+The rows of a group are processed in blocks of BLOCK_ROWS rows, in their order, so that sums do not
+depend on how the rows are stored.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def within_reach(scaling: Scaling, X: Array) -> Array:
 def with_constant(hidden: HiddenOutputs, X: Array) -> Array:
     """Return the hidden outputs of scaled rows, and a last column of ones.
 
-    Without it, rows centred at their mean that are fewer than their inputs would tell each other's
-    targets: each is minus the sum of the others.
+    Without this column, leave-one-out predictions would be wrong for centred rows that are fewer
+    than their inputs: each such row is minus the sum of the others, and so reveals its target.
     """
     H = np.empty((len(X), hidden.n_outputs + 1))
     hidden.transform(X, out=H[:, :-1])

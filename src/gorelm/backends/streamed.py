@@ -1,8 +1,8 @@
-"""Rows whose hidden outputs do not fit in memory: H is made anew, block by block, in every pass.
+"""Rows whose hidden outputs do not fit in memory: every pass computes H again, block by block.
 
 `HiddenBlocks` are the hidden outputs of `gorelm.stream.RowBlocks`: as many blocks as a memory
-budget allows are kept, in float32, and the others are made when their turn comes, by several
-threads ahead of the row pass. `StreamedRows` is the row pass over them.
+budget allows are kept, in float32; the others are computed in every pass, by several threads ahead
+of the row pass. `StreamedRows` is the row pass over them.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class StreamedRows(BlockRows):
     def totals(
         self, work: Callable[[slice, Array], Sequence[Array]], n_columns: int
     ) -> list[Array]:
-        """Go through the rows once, blocks in threads, and add up what `work` makes of them."""
+        """Go through the rows once, blocks in threads, and add up the results of `work`."""
 
         def of_block(where: slice, h: Array) -> list[Array]:
             # Larger parts than in memory: threads wait for each other between operations.

@@ -1,4 +1,4 @@
-"""Scaled inputs that are read a block at a time, in every pass anew."""
+"""Scaled inputs that are read again in every pass, a block at a time."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def kind_of(tallies: Sequence[Tally]) -> Kind:
 
 @dataclass(frozen=True)
 class RawColumn:
-    """One column as it came: float64, or objects of any type."""
+    """One column as given: float64, or objects of any type."""
 
     cells: Cells
     declared: Kind | None = None  # what the frame says it is, where that is beyond doubt
@@ -69,7 +69,7 @@ class RawColumn:
         return kind_of([self.tally()])
 
     def tally(self) -> Tally:
-        """Return how many cells are of which kind; nobody counts where the frame says it."""
+        """Return how many cells are of which kind, unless the frame declares the kind."""
         if self.declared is not None:
             return Tally(self.declared)
         if self.cells.dtype == np.float64:

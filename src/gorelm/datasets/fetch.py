@@ -1,4 +1,4 @@
-"""Where the Mulan files are: on this machine, else on the net."""
+"""Find the files of the Mulan sets on this machine, or download them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text files from anywhere: what they are written in, and what is too odd to be read."""
+"""Text files: their encoding, and refusal of those that cannot be read safely."""
 
 from __future__ import annotations
 

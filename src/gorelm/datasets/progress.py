@@ -1,4 +1,4 @@
-"""A progress bar for downloads, in the shape pooch asks for."""
+"""A progress bar for downloads, with the interface that pooch expects."""
 
 from typing import Self
 

@@ -1,4 +1,4 @@
-"""A text table as it stands in its file: to take rows out, change cells, and put both back.
+"""A text table byte by byte: remove rows, change cells, and restore both.
 
 What is not changed keeps every byte: quotes, blanks, line ends, blank lines, comments, the mark of
 the encoding.

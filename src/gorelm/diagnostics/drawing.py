@@ -1,4 +1,4 @@
-"""How the displays draw: colours and marks that survive colour blindness and grey print."""
+"""Shared drawing code: colours and marks that are safe for colour blindness and grey print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What displays and pages read: attributes of fitted estimators, and targets with their names."""
+"""Attributes of fitted estimators that displays and pages read, and names of targets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _INNER = ("regressor_", "best_estimator_", "estimator_")
 
 
 class Predictor(Protocol):
-    """A fitted estimator, as far as a picture of its predictions needs it."""
+    """A fitted estimator: what displays of its predictions use."""
 
     def predict(self, X: object) -> Array:
         """Return predictions of shape (n_samples,) or (n_samples, n_targets)."""
 
 
 class Network(Protocol):
-    """A fitted network of an ensemble, as far as its name needs it."""
+    """A fitted network of an ensemble: what its description uses."""
 
     n_hidden: int
     activation: str

@@ -132,7 +132,7 @@ def judge(
 
 def _judged(T: Array, P: Array, w: Array, counts: Mask) -> tuple[Judged, bool]:
     """Judge predictions as those of a robust fit; return whether there are two groups, too."""
-    # Predictions stand for the inputs: they tell equal rows from others.
+    # Predictions in place of the inputs: rows with equal inputs have equal predictions.
     task = RobustTask(P, T, w, counts, None, 0, EFFORTS["default"], None, 1, False)
     judging = np.array([has_spread(column) for column in T[counts].T])
     few = np.array([has_few_values(column, w) for column in T.T])

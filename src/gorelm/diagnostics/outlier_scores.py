@@ -1,4 +1,4 @@
-"""Where ordinary rows end and outliers begin."""
+"""Thresholds of outlier scores: Tukey's fence, and a split into two groups."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ _LOST = 1e150  # squares overflow beyond
 
 @dataclass
 class Weights:
-    """Output weights as a method found them, with how it went."""
+    """Output weights found by a method, with the status of its iteration."""
 
     coef: Array
     intercept: Array | float = 0.0
@@ -109,11 +109,11 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     @property
     def _overwrites_hidden(self) -> bool:
-        """Whether `_solve` uses up the memory of H."""
+        """Whether `_solve` overwrites H."""
         return False
 
     def _warn_unless_converged(self, found: Weights) -> None:
-        """Say so when an iteration ended before its goal."""
+        """Warn if an iteration ended before it converged."""
 
     # -- fitting ---------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class BaseELM(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return out
 
     def hidden_outputs(self, X: object) -> Array:
-        """Return H, what the hidden layer makes of the rows of X (scaled as in the fit).
+        """Return H, the outputs of the hidden layer for the rows of X (scaled as in the fit).
 
         Predictions in units of the scaled targets are ``hidden_outputs(X) @ coef_ + intercept_``.
 
@@ -418,7 +418,7 @@ class IterativeELM(BaseELM):
 
 
 def require_finite(found: Weights) -> None:
-    """Raise if the weights are not finite, or on their way there."""
+    """Raise if the weights are not finite, or so large that their squares overflow."""
     if not (np.abs(found.coef) < _LOST).all():
         raise ValueError(
             "the output weights are not finite: the fit has lost all its digits; use more "
@@ -486,7 +486,7 @@ def by_pattern(
 
 @contextmanager
 def all_or_nothing(estimator: BaseEstimator) -> Iterator[None]:
-    """Give the estimator its attributes back if anything, Ctrl-C included, ends the block."""
+    """Restore the estimator's attributes if the block raises, also by KeyboardInterrupt."""
     before = dict(vars(estimator))
     try:
         yield

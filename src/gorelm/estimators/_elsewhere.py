@@ -1,7 +1,7 @@
-"""Rows that need not be in memory, for what needs only some of them: searches, folds, chunks.
+"""Select rows of any kind of X: arrays, tensors, blocks, dask collections; for searches and folds.
 
-`select` and `here` are for every kind of X that an estimator takes; `Table` is a checked X with
-targets and weights in memory.
+`select` returns some rows in the place where they are, `here` brings values into memory.
+`CheckedTable` is a checked X with targets and weights in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gorelm.stream import ParquetTable, RowBlocks
 
 
 def here(values: Any) -> Any:
-    """Return what is in memory already as it is, and tensors and dask collections as arrays."""
+    """Return tensors and dask collections as arrays in memory, and anything else unchanged."""
     if is_dask(values):
         from gorelm.backends.dask.source import computed
 
@@ -48,7 +48,7 @@ def n_rows_of(X: Any) -> int:
 
 
 def select(X: Any, rows: Indices) -> Any:
-    """Return some rows of X, in the order given; where they are not in memory, they stay there.
+    """Return some rows of X, in the order given, without bringing them into memory.
 
     Rows of blocks and of dask collections must come in increasing order.
     """
@@ -66,7 +66,7 @@ def select(X: Any, rows: Indices) -> Any:
 
 
 def in_order(X: Any, rows: Indices, work: Callable[[Any], Array]) -> Array:
-    """Return what `work` makes of some rows, in whatever order they are named."""
+    """Return the results of `work` for some rows, whose numbers may be in any order."""
     if is_in_memory(X) or is_tensor(X):
         return work(select(X, rows))
     order = np.argsort(rows, kind="stable")
@@ -98,8 +98,8 @@ def _none_left(rows: Indices) -> Inputs:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A checked table: inputs wherever they are, targets and weights in memory."""
+class CheckedTable:
+    """A checked table: inputs in any place, targets and weights in memory."""
 
     X: Any  # as fits and predictions take it
     T: Array  # NaN: unknown
@@ -111,12 +111,12 @@ class Table:
         """Bring all inputs here."""
         return self.shown if self.X is self.shown else self.take(np.arange(len(self.T)))
 
-    def brought(self) -> Table:
-        """Return the table for when no more rows come here: workers need not hold them."""
+    def brought(self) -> CheckedTable:
+        """Return the table with `take` disabled, so that workers can free the rows."""
         return replace(self, take=_none_left)
 
     @classmethod
-    def of(cls, model: TakesTable, X: Any, y: object, sample_weight: object) -> Table:
+    def of(cls, model: TakesTable, X: Any, y: object, sample_weight: object) -> CheckedTable:
         """Check a table; the model remembers the number and names of its inputs."""
         require_device(model, X)
         if model.device is not None or is_tensor(X):

@@ -1,4 +1,4 @@
-r"""Which cells of a stream are wrong: fences from recent errors, and a first judgement of few rows.
+r"""Which cells of a stream are wrong, for `online_robust.py`: Tukey's fences for recent errors.
 
 Errors a here are those of models that had not seen the row, absolute, and divided by
 :math:`\sqrt{1 + h}`, where h is the row's leverage: noise of one size then gives errors of one
@@ -30,7 +30,7 @@ _LARGEST = 1e100  # errors in units of usual ones; their squares must not overfl
 
 @dataclass(frozen=True)
 class Fences:
-    """What errors are usual, and beyond which they are wrong."""
+    """Usual sizes of errors, and the fences beyond which they are wrong."""
 
     scales: Array  # (m,), usual errors of the targets
     cells: Array  # (m,), in units of `scales`
@@ -70,7 +70,7 @@ class Fences:
 
 
 class Verdict(NamedTuple):
-    """What became of some rows."""
+    """The judgement of some rows."""
 
     scores: Array  # (n,), a row is wrong above 1; 0 if no target is known
     wrong: Mask  # (n, m)

@@ -1,4 +1,4 @@
-"""Batch estimators for more rows than fit in memory: the same fit with another owner of rows."""
+"""Batch estimators for rows in any place: which owner of rows a fit uses, and predictions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")  # names of devices, as PyTor
 
 
 class PredictsAnywhere(BaseELM):
-    """Predictions of rows wherever they are, beside arrays: blocks, dask collections, tensors."""
+    """Predictions for arrays, blocks, dask collections and tensors."""
 
     def predict(self, X: object) -> Array:
         """Predict the targets of new rows.
@@ -94,9 +94,9 @@ class LargeELM(PredictsAnywhere, SizedELM, IterativeELM):
     memory_budget: float | str | None = None
     device: str | None = None
 
-    # What makes the digits of a fit depend on where its rows are. A search sets them, so that its
-    # model does not: iterations between the first checks, and the precision of hidden outputs that
-    # are made in blocks.
+    # Two settings that make the digits of a fit depend on the place of its rows: iterations between
+    # the first checks, and the precision of hidden outputs that are made in blocks. A search sets
+    # them, so that its model is the same in every place.
     _check_every: ClassVar[int | None] = None
     _block_dtype: ClassVar[npt.DTypeLike] = np.float32
 
@@ -127,7 +127,7 @@ class LargeELM(PredictsAnywhere, SizedELM, IterativeELM):
             self._fit_blocks(RowBlocks.from_array(X), T, w, budget)
 
     def _fit_blocks(self, X: RowBlocks, T: Array, w: Array, budget: float) -> None:
-        """Fit with H in blocks; within the budget come first what the loop needs, then blocks."""
+        """Fit with H in blocks; what the loop's arrays leave of the budget is for kept blocks."""
         self._require_streamable()
         used = usable_rows(T, w)
         in_blocks = partial(summarise, X, w, used)

@@ -80,7 +80,7 @@ def patterns(observed: Mask | None, n_targets: int) -> Iterator[tuple[Mask | sli
 
 
 def fingerprint(table: Array) -> str:
-    """Return a text that tells numbers from any others; empty for those that stand for none."""
+    """Return a hash of a table; empty for a placeholder of inputs that are not in memory."""
     if 0 in table.strides and table.size > 1:  # rows that are elsewhere
         return ""
     table = np.where(np.isnan(table), np.nan, table)  # one NaN of many
@@ -150,7 +150,7 @@ class Design(Targets):
     """Training rows in memory: targets, and scaled inputs."""
 
     X: Inputs
-    offset: Array | None  # what is left to add to a sparse X
+    offset: Array | None  # still to be added to a sparse X
 
     @staticmethod
     def of(scaling: Scaling, X: Inputs, targets: Targets) -> Design:
@@ -171,7 +171,7 @@ class Design(Targets):
         return H
 
     def hidden(self, layer: HiddenLayer) -> Array:
-        """Return what a layer makes of the rows, times omega."""
+        """Return the outputs of a hidden layer for the rows, times omega."""
         return self.times_omega(layer.transform(self.X, offset=self.offset))
 
 
@@ -185,7 +185,7 @@ def is_tensor(X: object) -> bool:
 
 @contextmanager
 def naming_table_regressor() -> Iterator[None]:
-    """Add to scikit-learn's message about text or NaN in X what takes them."""
+    """Add to scikit-learn's message about text or NaN in X that `TableRegressor` accepts both."""
     try:
         yield
     except ValueError as error:

@@ -23,7 +23,7 @@ from gorelm._solver.problem import Problem
 from gorelm._solver.threads import one_blas_thread
 from gorelm._typing import Array, Indices, Inputs, Mask
 from gorelm.estimators._base import IterativeELM
-from gorelm.estimators._elsewhere import Table
+from gorelm.estimators._elsewhere import CheckedTable
 from gorelm.estimators._prepare import Design, patterns
 from gorelm.path import solve_path
 from gorelm.selection import Fold, track
@@ -51,7 +51,7 @@ class SearchTable:
     kept: Mask
 
     @classmethod
-    def of(cls, given: Table, usable: Mask, rows: Indices | None) -> SearchTable:
+    def of(cls, given: CheckedTable, usable: Mask, rows: Indices | None) -> SearchTable:
         """Return some rows (None: all) in memory, their weights such as to stand for all rows.
 
         A weight of 2 is the row twice: so a penalty is as strong on the sample as on all rows.

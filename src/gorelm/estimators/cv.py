@@ -24,7 +24,7 @@ from gorelm._typing import Array, Constraints, Indices, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._base import IterativeELM, SizedELM, all_or_nothing, parameters
 from gorelm.estimators._docs import document
-from gorelm.estimators._elsewhere import Table, here
+from gorelm.estimators._elsewhere import CheckedTable, here
 from gorelm.estimators._owners import LargeELM, PredictsAnywhere
 from gorelm.estimators._prepare import has_target, usable_rows
 from gorelm.estimators._search import (
@@ -71,7 +71,7 @@ _NUMBERS: list[object] = ["array-like", Interval(Real, 0, None, closed="left")]
 
 
 class FoldScores(NamedTuple):
-    """What a candidate is worth on the test rows of a fold."""
+    """Scores and errors of a candidate on the test rows of a fold."""
 
     scores: Array  # (penalties,), larger is better
     norms: Array  # (test rows, penalties), of errors in units of the targets' scales
@@ -175,7 +175,7 @@ class SearchingELM(PredictsAnywhere, SizedELM):
         return self
 
     def _fit(self, X: object, y: object, sample_weight: object, groups: object = None) -> None:
-        given = Table.of(self, X, y, sample_weight)
+        given = CheckedTable.of(self, X, y, sample_weight)
         T, w = given.T, given.w
         usable = usable_rows(T, w)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -229,8 +229,8 @@ class SearchingELM(PredictsAnywhere, SizedELM):
         for name, value in self._at(*at).items():
             setattr(self, name + "_", value)
 
-    def _fit_to(self, model: IterativeELM, given: Table, w: Array) -> None:
-        """Fit a model to all rows of positive weight, wherever they are."""
+    def _fit_to(self, model: IterativeELM, given: CheckedTable, w: Array) -> None:
+        """Fit a model to all rows of positive weight, in the place where they are."""
         n_outputs = model._n_first + (given.shown.shape[1] if model.direct_link else 0)
         n_used = int(has_target(given.T, w).sum())
         alike = checks_apart((n_used, n_outputs)), given.shown.dtype
@@ -239,7 +239,7 @@ class SearchingELM(PredictsAnywhere, SizedELM):
         model.fit(given.X, given.T[:, 0] if self._one_target else given.T, w)
 
     def _norms_of_all(
-        self, model: IterativeELM, given: Table, folds: Sequence[Fold], scale: Array
+        self, model: IterativeELM, given: CheckedTable, folds: Sequence[Fold], scale: Array
     ) -> list[Array]:
         """Return the norms of the errors of all test rows: fits to the training rows of each fold.
 

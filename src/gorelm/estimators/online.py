@@ -181,7 +181,7 @@ class OSELMRegressor(PredictsAnywhere, SizedELM):
         return H * root.astype(H.dtype), T * root
 
     def _left(self, w: Array) -> Array:
-        """Return what is left, after rows of weight w, of rows before them and of each of them."""
+        """Return the factors of forgetting for earlier rows, and for each of these of weight w."""
         since = np.concatenate([[0.0], np.cumsum(w[::-1])])[::-1]
         return np.asarray(self.forgetting**since)
 

@@ -272,7 +272,7 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
         task = replace(task, T=transforms.apply(table.T))
         task = followed(task)
         begin("screen")
-        # In lists, so that a step can give back what it has used: of many rows, that is large.
+        # In lists, so that each step can free the results of the one before: large for many rows.
         screened = [screen(task)]
         clock.lap("screen")
         begin("search")

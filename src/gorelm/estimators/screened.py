@@ -246,7 +246,7 @@ cell_scores_, cell_thresholds_, cell_mask_, notes_, timings_
         check_is_fitted(self)
         return self.screen_.findings(X, y, new=new)
 
-    # What the screen has, as far as it has it.
+    # Attributes of the screen; an AttributeError where it has none of the name.
     outlier_scores_ = property(attrgetter("screen_.outlier_scores_"))
     outlier_threshold_ = property(attrgetter("screen_.outlier_threshold_"))
     outlier_mask_ = property(attrgetter("screen_.outlier_mask_"))

@@ -611,7 +611,7 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
     def input_scores_(self) -> Array:  # noqa: D102
         return self._by_column(self.regressor_.input_scores_)
 
-    # What the fitted estimator has, as far as it has it.
+    # Attributes of the fitted estimator; an AttributeError where it has none of the name.
     outlier_scores_ = property(attrgetter("regressor_.outlier_scores_"))
     outlier_threshold_ = property(attrgetter("regressor_.outlier_threshold_"))
     outlier_mask_ = property(attrgetter("regressor_.outlier_mask_"))

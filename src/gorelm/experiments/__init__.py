@@ -1,1 +1,1 @@
-"""The paper's experiments and others like them: declared, run, kept, summed up."""
+"""The paper's experiments and similar ones: declaration, execution, storage, reports."""

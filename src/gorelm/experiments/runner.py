@@ -1,4 +1,4 @@
-"""Do the runs of an experiment that are not done yet, several at a time; nothing done is lost."""
+"""Execute the missing runs of an experiment in parallel; finished runs are never lost."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _outcomes(work: Sequence[Call[R, L]], jobs: int) -> Iterator[tuple[L, R | No
     suspects: list[Call[R, L]] = []
     while left:
         yield from _pooled(left, jobs, suspects)
-        # One of these took its process, and with it the pool, down; each by itself tells which.
+        # One of these runs ended its process, and with it the pool: run each alone to find it.
         while suspects:
             alone, last = deque([suspects.pop()]), list[Call[R, L]]()
             label = alone[0][2]

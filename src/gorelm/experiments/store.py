@@ -1,4 +1,4 @@
-"""Records of finished runs, in SQLite: each is committed when it is finished, and once."""
+"""Records of finished runs in SQLite; each run is committed once, when it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models in files, without pickle: loading one runs nothing that is in it."""
+"""Models in files, without pickle: loading a file runs no code from it."""
 
 from gorelm.io.files import FORMAT, ModelFileError, load, save
 

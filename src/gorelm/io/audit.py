@@ -1,4 +1,4 @@
-"""What a model file may hold: types from one list, and arrays of the size that they declare.
+"""Check of model files: only types from one list, and arrays of their declared size.
 
 skops writes an object as a tree of nodes. A node names a type and the loader that makes an object
 of that type. Here every node is checked before skops reads it: its loader and its type must be in

@@ -6,8 +6,8 @@ A file is two lines of text and a payload::
     {"estimator": "GORELMRegressor", "gorelm": "0.1.0", "scikit-learn": "1.6.0", ...}
     <what skops writes: a zip archive of arrays and a tree of nodes in JSON>
 
-The checksum finds damaged files. What an undamaged one may hold, whoever wrote it, is decided by
-:mod:`gorelm.io.audit` before anything is made of it.
+The checksum finds damaged files. :mod:`gorelm.io.audit` checks the content of a file, which may
+come from anyone, before any object is made.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def save(model: BaseEstimator, path: str | os.PathLike[str]) -> Path:
 def load(path: str | os.PathLike[str]) -> Any:
     """Load a model that :func:`save` wrote.
 
-    Nothing in the file is run, whoever wrote it: only objects of the types listed in
+    No code from the file is run, whatever its origin: only objects of the types listed in
     :func:`gorelm.io.audit.allowed_types` are made. A model is as trustworthy as its author all the
     same: the weights may be anything.
 

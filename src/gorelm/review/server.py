@@ -1,4 +1,4 @@
-"""The review's server: on 127.0.0.1 only, for those who know the token of its address.
+"""The server of a review: on 127.0.0.1 only, for requests with the token of its address.
 
 Refused are requests without the token, for another host (a name that an attacker points to
 127.0.0.1) and from pages of another origin. Pages load and send nothing elsewhere, which the

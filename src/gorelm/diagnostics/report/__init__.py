@@ -1,1 +1,1 @@
-"""What the pages of the library share: skeleton, style, sorting, tables and pictures."""
+"""Shared parts of the HTML pages: skeleton, style, sorting, tables and pictures."""

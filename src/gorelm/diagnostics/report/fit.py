@@ -236,7 +236,7 @@ def _row_names(X: object, given: Sequence[object] | None, n_rows: int) -> list[s
 
 
 class _Network(Protocol):
-    """A fitted network, as far as the headlines need it."""
+    """A fitted network: what the headlines use."""
 
     dual_gap_: float
     n_iter_: int

@@ -1,4 +1,4 @@
-"""What pages are made of: templates filled with content, and pictures as SVG in their colours."""
+"""Pages from templates, and matplotlib figures as SVG in the colours of the page."""
 
 from __future__ import annotations
 

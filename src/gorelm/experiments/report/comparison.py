@@ -1,4 +1,4 @@
-"""Statistical comparison of the methods of a report, in words with their numbers."""
+"""Statistical tests between the methods of a report, as sentences with their numbers."""
 
 from dataclasses import dataclass
 from itertools import combinations

@@ -5,6 +5,7 @@ counts as much as one at the top. Imports under ``if TYPE_CHECKING`` are for myp
 """
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -248,6 +249,20 @@ def test_no_test_module_imports_another():
     ]
     assert len(names) > 30
     assert not wrong, "what tests share belongs in tests/support:\n" + "\n".join(wrong)
+
+
+def test_the_overview_names_the_files_that_there_are():
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(\w+\.py)\b", text))
+    there = {
+        path.name
+        for folder in ("src", "tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert not named - there
+    for folder in ("_features", "_solver", "estimators"):
+        files = {path.name for path in (SRC / "gorelm" / folder).glob("*.py")}
+        assert not files - named - {"__init__.py", "_docs.py"}, folder
 
 
 # -- the checks can fail --------------------------------------------------------------------------

@@ -2,7 +2,7 @@ r"""Shorten far targets, so that extreme outliers do not cost the other rows dig
 
 A robust loss uses only the direction of a far outlier. Targets whose norm exceeds 1e8 typical norms
 (1e4 for float32 rows) are therefore shortened to that norm, in float64, before T is converted to
-the precision of H. Each owner of rows makes a `NormSummary` of its rows; summaries of several blocks
+the precision of H. Each owner of rows makes a `NormSummary` of its rows; summaries of blocks
 are added, and the limit follows from their sum (`NormSummary.limit`).
 
 Only operators and methods that NumPy arrays share with PyTorch's tensors are used, so that these

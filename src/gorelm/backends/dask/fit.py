@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 _GATHERED = 100_000_000
 
 # Results with an entry per row, and names, which are checked before.
-_UNSENT = ("history_", "outlier_scores_", "outlier_mask_", "cell_scores_", "cell_mask_")
-_UNSENT += ("out_of_fold_", "input_scores_", "input_mask_", "feature_names_in_")
+_UNSENT = (
+    *("history_", "outlier_scores_", "outlier_mask_", "cell_scores_", "cell_mask_"),
+    *("out_of_fold_", "input_scores_", "input_mask_", "feature_names_in_"),
+)
 
 _FAULTS = {
     "bad_input": "X has a NaN or an infinite value; impute or remove it",

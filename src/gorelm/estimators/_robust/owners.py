@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from gorelm.backends.dask.source import Partitioned
 from gorelm.backends.inputs import InMemory, ScaledRows, within_reach
 from gorelm.backends.streamed import summarise
 from gorelm.backends.streamed_inputs import StreamedInputs
+from gorelm.estimators._elsewhere import here
 from gorelm.estimators._owners import is_dask
 from gorelm.estimators._prepare import (
     is_tensor,
@@ -88,7 +89,7 @@ def _in_partitions(model: RobustELMRegressor, X: object, y: object, sample_weigh
     parts = Partitions(X)
     take_names(model, parts)
     shown = np.broadcast_to(0.0, parts.shape)
-    T, w = validate_targets(model, shown, _here(y), _here(sample_weight))
+    T, w = validate_targets(model, shown, here(y), here(sample_weight))
     usable = usable_rows(T, w)
     scaling = parts.scaling(w, usable)
     return Given(parts.scaled(scaling), scaling, T, w, usable, shown)
@@ -102,7 +103,3 @@ def _on_device(model: RobustELMRegressor, X: object, y: object, sample_weight: o
     if isinstance(X, RowBlocks):
         take_names(model, X)
     return Given(rows, scaling, T, w, usable, np.broadcast_to(0.0, rows.shape))
-
-
-def _here(values: Any) -> object:
-    return values.compute() if is_dask(values) else values

@@ -271,11 +271,7 @@ def results(client: Client, tasks: list[Delayed]) -> list[Any]:
         # Targets travel in the graph, so that no worker's end can lose them.
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
         with naming_lost_cluster():
-            futures = client.compute(tasks)
-            try:
-                return gathered(client, futures)
-            finally:
-                release(futures)
+            return gathered(client, client.compute(tasks))
 
 
 if TYPE_CHECKING:

@@ -293,23 +293,26 @@ class WorkerPool:
 
 
 def gathered(client: Client, futures: Sequence[Future]) -> list[Any]:
-    """Wait for the results of tasks that any worker may do, and return them.
+    """Wait for the results of tasks that any worker may do, and return them; workers forget them.
 
     Raises RuntimeError, or MemoryError, if there is no worker to do them for too long.
     """
     from distributed import wait
 
     options, working_at = Options.from_config(), time.monotonic()
-    while True:
-        with contextlib.suppress(TimeoutError):
-            wait(futures, timeout=_POLL)
-            break
-        now = time.monotonic()
-        if threads_of(client, options, running=True):
-            working_at = now
-        elif now > working_at + options.worker_timeout:
-            raise_without_workers(paused_of(client, options), options)
-    return list(client.gather(futures))
+    try:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                wait(futures, timeout=_POLL)
+                break
+            now = time.monotonic()
+            if threads_of(client, options, running=True):
+                working_at = now
+            elif now > working_at + options.worker_timeout:
+                raise_without_workers(paused_of(client, options), options)
+        return list(client.gather(futures))
+    finally:
+        release(futures)
 
 
 def threads_of(client: Client, options: Options, *, running: bool = False) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -391,6 +392,9 @@ def models():
         "search": search("GOR-ELM", search_rows=100),
         "robust": RobustELMRegressor(effort="fast", n_hidden=20, search_rows=100, random_state=0),
         "online": OSELMRegressor(n_hidden=20, random_state=0),
+        "table": TableRegressor(
+            RobustELMRegressor(effort="fast", n_hidden=20, search_rows=100), random_state=0
+        ),
     }
 
 
@@ -406,8 +410,8 @@ def test_dask_partitions_that_disagree_on_columns(columns, data, tmp_path, clien
         return part[columns] if partition_info and partition_info["number"] == 1 else part
 
     bad = frame.map_partitions(other, meta=frame._meta, enforce_metadata=False)
-    for name, model in models().items():
-        before = model.fit(data.X[:, :2], data.T).coef_ if name != "robust" else None
+    for model in models().values():
+        before = getattr(model.fit(data.X[:, :2], data.T), "coef_", None)
         with pytest.raises(ValueError, match="partition 1 of X has the columns"):
             model.fit(bad, data.T)
         assert getattr(model, "coef_", None) is before
@@ -433,7 +437,7 @@ def test_blocks_that_disagree_on_columns(data):
     assert RowBlocks.from_blocks([numbered[:9], numbered[9:]]).feature_names is None
 
 
-@pytest.mark.parametrize("name", ["search", "robust"])
+@pytest.mark.parametrize("name", ["search", "robust", "table"])
 def test_a_lost_scheduler_is_named(name, data, tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed", reason="dask is not installed")
     from gorelm.backends.dask import inputs as dask_inputs
@@ -453,6 +457,47 @@ def test_a_lost_scheduler_is_named(name, data, tmp_path, monkeypatch):
     with distributed.Client(cluster), pytest.raises(RuntimeError, match="cannot be reached"):
         model.fit(on_dask(tmp_path, data.X), data.T)
     assert len(calls) == 2
+    assert (model.predict(data.X) == before).all()
+
+
+@pytest.mark.parametrize("name", ["search", "robust", "table"])
+def test_a_cluster_without_workers_is_named(name, data, tmp_path, monkeypatch):
+    """Its workers are stopped in the middle of a fit, and nobody starts others."""
+    distributed = pytest.importorskip("distributed", reason="dask is not installed")
+    import dask
+
+    from gorelm.backends.dask import inputs as dask_inputs
+
+    model, plain, calls = models()[name].fit(data.X, data.T), dask_inputs.results, []
+    before = model.predict(data.X)
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with (
+        distributed.LocalCluster(**options, processes=False) as cluster,
+        distributed.Client(cluster) as client,
+        dask.config.set({"gorelm.worker-timeout": "1 s"}),
+        ThreadPoolExecutor(1) as thread,
+    ):
+
+        def stopping(client, tasks):
+            calls.append(1)
+            if len(calls) == 2:
+                cluster.sync(cluster.workers[0].close)
+            return plain(client, tasks)
+
+        monkeypatch.setattr(dask_inputs, "results", stopping)
+
+        def fit():
+            with client.as_current():
+                model.fit(on_dask(tmp_path, data.X), data.T)
+
+        waiting = thread.submit(fit)
+        try:
+            with pytest.raises(RuntimeError, match=r"no worker .* is left.*gorelm.worker-timeout"):
+                waiting.result(timeout=60)
+        finally:
+            cluster.scale(1)  # ends a fit that still waits
+        assert len(calls) == 2
+        assert not left_after(5, client.who_has)
     assert (model.predict(data.X) == before).all()
 
 

@@ -7,7 +7,8 @@ scheduler keeps the graph of every partition, so that those of a lost worker are
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,7 @@ from gorelm.backends.dask.source import (
     names_of,
     naming_lost_cluster,
 )
-from gorelm.backends.dask.workers import release
+from gorelm.backends.dask.workers import gathered, release
 from gorelm.backends.inputs import InMemory, ScaledRows, empty_outputs, within_reach
 
 if TYPE_CHECKING:
@@ -52,13 +53,8 @@ class Partitions:
         self.feature_names = names_of(X.values if isinstance(X, Partitioned) else X)
         arrays = [dask.delayed(_as_array, pure=False)(part) for part in delayed_parts(X)]
         self._parts: list[Delayed] = self._client.persist(arrays)
-        try:
+        with _released_on_error(self._parts):
             self._check()
-        except BaseException:
-            from distributed import futures_of
-
-            release(futures_of(self._parts))  # the traceback holds them for longer
-            raise
 
     def _check(self) -> None:
         """Count the rows; raise unless all partitions have the same columns and finite numbers."""
@@ -83,7 +79,8 @@ class Partitions:
     def _computed(self, work: Any) -> list[Any]:
         import dask
 
-        return results(self._client, [dask.delayed(work, pure=False)(p) for p in self._parts])
+        with _released_on_error(self._parts):
+            return results(self._client, [dask.delayed(work, pure=False)(p) for p in self._parts])
 
     def take(self, rows: Indices) -> Array:
         """Return the inputs of some rows, in the order given, not scaled."""
@@ -103,7 +100,8 @@ class Partitions:
                 one(part, w[a:b], used[a:b], summary)
                 for part, (a, b) in zip(self._parts, pairwise(self.starts), strict=True)
             ]
-            return results(self._client, [_tree(parts, merge)])[0]
+            with _released_on_error(self._parts):
+                return results(self._client, [_tree(parts, merge)])[0]
 
         return fit_scaling("standard", self.shape[1], summarise)
 
@@ -132,7 +130,7 @@ class DaskInputs:
         for number, (places_here,), (local,) in self._shares([chosen]):
             places.append(places_here)
             tasks.append(self._call(number, "take", local))
-        for where, x in zip(places, results(self._client, tasks), strict=True):
+        for where, x in zip(places, self._results(tasks), strict=True):
             taken[where] = x
         return taken
 
@@ -155,7 +153,7 @@ class DaskInputs:
             tasks.append(self._call(number, "sums", layer, local, omega[a:b], T[a:b]))
         if not tasks:
             return [RidgeSums.zero(hidden.n_outputs + 1, T.shape[1]) for _ in groups]
-        found: list[RidgeSums] = results(self._client, [_tree(tasks, _added)])[0]
+        found: list[RidgeSums] = self._results([_tree(tasks, _added)])[0]
         return found
 
     def outputs(
@@ -175,10 +173,14 @@ class DaskInputs:
         for number, places_here, local in self._shares(groups):
             places.append(places_here)
             tasks.append(self._call(number, "outputs", layer, local, weights))
-        for where, found in zip(places, results(self._client, tasks), strict=True):
+        for where, found in zip(places, self._results(tasks), strict=True):
             for k, values in enumerate(found):
                 outputs[k][where[k]] = values
         return outputs
+
+    def _results(self, tasks: list[Delayed]) -> list[Any]:
+        with _released_on_error(self._parts):
+            return results(self._client, tasks)
 
     def _call(self, number: int, method: str, *args: object) -> Delayed:
         import dask
@@ -251,17 +253,25 @@ def _tree(tasks: list[Delayed], join: Any) -> Delayed:
     return tasks[0]
 
 
+@contextmanager
+def _released_on_error(parts: Sequence[Delayed]) -> Iterator[None]:
+    """Let the workers drop the rows when a fit fails: the traceback holds them for longer."""
+    try:
+        yield
+    except BaseException:
+        from distributed import futures_of
+
+        release(futures_of(parts))
+        raise
+
+
 def results(client: Client, tasks: list[Delayed]) -> list[Any]:
     """Return what the workers make of some tasks, which this process then forgets."""
     with warnings.catch_warnings():
         # Targets travel in the graph, so that no worker's end can lose them.
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
         with naming_lost_cluster():
-            futures = client.compute(tasks)
-            try:
-                return list(client.gather(futures))
-            finally:
-                release(futures)
+            return gathered(client, client.compute(tasks))
 
 
 if TYPE_CHECKING:

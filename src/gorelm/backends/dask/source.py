@@ -88,10 +88,9 @@ class SomeRows:
 
     def compute(self) -> pd.DataFrame:
         """Return the rows in memory."""
-        import dask
         import pandas as pd
 
-        return pd.concat(dask.compute(*self.to_delayed()))
+        return pd.concat(_all_computed(self.to_delayed()))
 
 
 class DaskSource:
@@ -241,8 +240,23 @@ def naming_lost_cluster() -> Iterator[None]:
 
 def computed(values: Any) -> Any:
     """Return what a collection holds, in memory."""
+    return values.compute() if isinstance(values, SomeRows) else _all_computed([values])[0]
+
+
+def _all_computed(values: Sequence[Any]) -> list[Any]:
+    """Return what collections hold, by the workers of the cluster if there is one."""
+    try:
+        from distributed import get_client
+
+        client = get_client()
+    except (ImportError, ValueError):
+        import dask
+
+        return list(dask.compute(*values))
+    from gorelm.backends.dask.workers import gathered
+
     with naming_lost_cluster():
-        return values.compute()
+        return gathered(client, client.compute(list(values)))
 
 
 def _delayed(collection: Collection) -> list[Part]:
@@ -285,8 +299,7 @@ def lengths_of(X: Collection) -> list[int]:
 
         # Not X.map_partitions(len): where files are read, dask may join partitions for it.
         lengths = [dask.delayed(len, pure=False)(part) for part in _delayed(X)]
-        with naming_lost_cluster():
-            return list(dask.compute(*lengths))
+        return _all_computed(lengths)
     return [int(length) for length in _counted(X).chunks[0]]
 
 

@@ -10,7 +10,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gorelm.backends.dask import partition as _partition
 from gorelm.backends.dask.partition import Failure, Reply, Request
@@ -104,7 +104,7 @@ class WorkerPool:
         """
         deadline = time.monotonic() + self._options.worker_timeout
         while True:
-            threads, paused = self._threads(), self.paused()
+            threads, paused = threads_of(self._client, self._options), self.paused()
             for worker in list(self.workers):
                 if worker.is_lost or worker.address not in threads:
                     self.lose(worker)
@@ -120,12 +120,7 @@ class WorkerPool:
                     self.lose(worker)
                 if ready:
                     break
-                if paused:
-                    self._raise_paused(paused)
-                raise RuntimeError(
-                    "no worker of the cluster is left to fit with; start some, or wait longer for "
-                    "them: dask.config.set({'gorelm.worker-timeout': '5 minutes'})"
-                )
+                raise_without_workers(paused, self._options)
             time.sleep(_POLL_ACTORS)
         if self._direct is None:
             self._direct = self._client.sync(self._is_reachable, ready[0].address)
@@ -159,9 +154,7 @@ class WorkerPool:
         A worker is paused while its memory is near its limit. Its actor answers, but tasks (loading
         rows, checkpoints) wait.
         """
-        paused = set(self._threads()) - set(self._threads(running=True)) - self._excluded
-        if paused:  # or lost between the two calls
-            paused &= set(self._threads())
+        paused = paused_of(self._client, self._options) - self._excluded
         for address in sorted(paused - self._paused):
             warnings.warn(
                 f"worker {address} is paused by dask, because its memory is near its limit: no "
@@ -172,29 +165,6 @@ class WorkerPool:
             )
         self._paused = paused
         return paused
-
-    def _raise_paused(self, addresses: Iterable[str]) -> NoReturn:
-        raise MemoryError(
-            f"workers {', '.join(sorted(addresses))} have been paused by dask for "
-            f"{self._options.worker_timeout:g} s, because their memory is near its limit. "
-            f"{_MORE_MEMORY}; or wait longer for them: "
-            "dask.config.set({'gorelm.worker-timeout': '5 minutes'})"
-        )
-
-    def _threads(self, *, running: bool = False) -> dict[str, int]:
-        """Return the number of threads of every worker, or of every worker that is not paused."""
-        limit = self._options.worker_timeout
-        try:
-            scheduler = self._client.scheduler
-            if scheduler is None or self._client.status in ("closed", "closing"):
-                raise OSError("the client is closed")
-            call = scheduler.ncores_running if running else scheduler.ncores
-            return dict(self._client.sync(call, callback_timeout=limit))
-        except (OSError, TimeoutError) as error:
-            raise RuntimeError(
-                f"the cluster's scheduler cannot be reached ({error}); connect a new client and "
-                "fit again"
-            ) from error
 
     def _start_actor(self, address: str, n_threads: int) -> WorkerHandle:
         name = f"gorelm-{uuid.uuid4().hex}"
@@ -319,7 +289,72 @@ class WorkerPool:
             elif not wait_if_paused:
                 return False
             elif now > running_at + self._options.worker_timeout:
-                self._raise_paused(paused)
+                raise_paused(paused, self._options)
+
+
+def gathered(client: Client, futures: Sequence[Future]) -> list[Any]:
+    """Wait for the results of tasks that any worker may do, and return them; workers forget them.
+
+    Raises RuntimeError, or MemoryError, if there is no worker to do them for too long.
+    """
+    from distributed import wait
+
+    options, working_at = Options.from_config(), time.monotonic()
+    try:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                wait(futures, timeout=_POLL)
+                break
+            now = time.monotonic()
+            if threads_of(client, options, running=True):
+                working_at = now
+            elif now > working_at + options.worker_timeout:
+                raise_without_workers(paused_of(client, options), options)
+        return list(client.gather(futures))
+    finally:
+        release(futures)
+
+
+def threads_of(client: Client, options: Options, *, running: bool = False) -> dict[str, int]:
+    """Return the number of threads of every worker, or of every worker that is not paused."""
+    try:
+        scheduler = client.scheduler
+        if scheduler is None or client.status in ("closed", "closing"):
+            raise OSError("the client is closed")
+        call = scheduler.ncores_running if running else scheduler.ncores
+        return dict(client.sync(call, callback_timeout=options.worker_timeout))
+    except (OSError, TimeoutError) as error:
+        raise RuntimeError(
+            f"the cluster's scheduler cannot be reached ({error}); connect a new client and "
+            "fit again"
+        ) from error
+
+
+def paused_of(client: Client, options: Options) -> set[str]:
+    """Return the addresses of the workers that dask has paused."""
+    paused = set(threads_of(client, options)) - set(threads_of(client, options, running=True))
+    # Or lost between the two calls.
+    return paused & set(threads_of(client, options)) if paused else paused
+
+
+def raise_without_workers(paused: Iterable[str], options: Options) -> NoReturn:
+    """Raise because no worker is left that could do anything."""
+    if paused:
+        raise_paused(paused, options)
+    raise RuntimeError(
+        "no worker of the cluster is left to fit with; start some, or wait longer for them: "
+        "dask.config.set({'gorelm.worker-timeout': '5 minutes'})"
+    )
+
+
+def raise_paused(addresses: Iterable[str], options: Options) -> NoReturn:
+    """Raise because workers were paused for too long."""
+    raise MemoryError(
+        f"workers {', '.join(sorted(addresses))} have been paused by dask for "
+        f"{options.worker_timeout:g} s, because their memory is near its limit. "
+        f"{_MORE_MEMORY}; or wait longer for them: "
+        "dask.config.set({'gorelm.worker-timeout': '5 minutes'})"
+    )
 
 
 def release(futures: Iterable[Future]) -> None:

@@ -15,8 +15,8 @@ off are far off. Of two such scales the one with less growth is taken. A table o
 rows, or 3 for each input, is left as it is.
 
 All of it is a function of the table: sample, folds and hidden layers are drawn from seeds of their
-own, and medians over several draws decide, so that neither the seed of a fit nor its effort changes
-the scale on which rows are judged.
+own, and the predictions are medians over several draws, so that neither the seed of a fit nor its
+effort changes the scale on which rows are judged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gorelm.estimators._robust.task import EFFORTS, RobustTask
 SKEWED = 0.2
 DOUBLED = np.log(2.0)
 FEWEST_ROWS, MOST_ROWS = 200, 1000  # to decide by
-SEED, DRAWS = 0, 5  # of folds and hidden layers; medians over them decide
+SEED, DRAWS = 0, 5  # of folds and hidden layers
 FEWEST_PER_INPUT = 3  # rows; with fewer, simple fits say little about good ones
 GROUPS = 6
 MUCH_WORSE = 1.1  # times the error in the given units, by chance or for the median
@@ -61,7 +61,7 @@ def choose_transforms(task: RobustTask) -> list[str]:
     candidates = [j for j in range(len(kinds)) if is_skewed(few.T[:, j], few.w)]
     if not candidates or len(rows) < max(FEWEST_ROWS, FEWEST_PER_INPUT * task.rows.shape[1]):
         return kinds
-    given, *others = (_median_trial(few, few.T[:, candidates], kind) for kind in TRANSFORMS)
+    given, *others = (_trial(few, few.T[:, candidates], kind) for kind in TRANSFORMS)
     for k, j in enumerate(candidates):
         few_zeros = np.mean(task.T[task.usable, j] == 0) <= FEW_ZEROS
         better = [
@@ -97,22 +97,13 @@ def is_skewed(column: Array, w: Array) -> bool:
     return bool((high - middle) - (middle - low) >= SKEWED * (high - low))
 
 
-def _median_trial(task: RobustTask, T: Array, kind: str) -> Scale:
-    draws = [_trial(replace(task, seed=task.seed + k), T, kind) for k in range(DRAWS)]
-    return Scale(
-        kind,
-        np.median([draw.growth for draw in draws], axis=0),
-        np.median([draw.mean_error for draw in draws], axis=0),
-        np.median([draw.root_mean_square for draw in draws], axis=0),
-    )
-
-
 def _trial(task: RobustTask, T: Array, kind: str) -> Scale:
     transforms = TargetTransforms.fit([kind] * T.shape[1], T)
     Z = transforms.apply(T)
     scaling = Scaling.fit("robust", Z, task.w)
     scaled = np.clip(scaling.dense(Z), -FARTHEST_TARGET, FARTHEST_TARGET)
-    predicted = bounded_predictions(task, scaled)
+    draws = [bounded_predictions(replace(task, seed=SEED + k), scaled) for k in range(DRAWS)]
+    predicted = np.median(draws, axis=0)
     errors = predicted - scaled
     growth = [growth_of(p, e, task.w) for p, e in zip(predicted.T, errors.T, strict=True)]
     off = np.abs(transforms.undo(scaling.undo(predicted)) - T)

@@ -78,6 +78,12 @@ class RobustTask:
     n_threads: int
     progress: bool
     trusted: Mask | None = None  # rows that someone has found right
+    kinds: Sequence[str] = ()  # of the transforms of T; empty: as given
+
+    @cached_property
+    def transformed(self) -> Mask:
+        """Which targets are not on the scale on which they were given."""
+        return np.array([kind != "none" for kind in self.kinds] or [False] * self.T.shape[1])
 
     @cached_property
     def doubted(self) -> Mask:

@@ -2,27 +2,30 @@
 
 What a layer adds to others shows in a regression on the nodes of all of them: one whose own error
 is large may explain just what the others cannot, such as an effect of three inputs at once. So the
-best layers of the search are drawn with some nodes each, H'H of all of them is summed over a share
-of the rows, and layers are added while the error of rows that were not summed falls. Each step
-solves a few systems of equations with a part of H'H, and goes over no row again.
+layers of the search are drawn with some nodes each, and H'H of all of them is summed over a share
+of the rows. Layers are added while the error of rows that were not summed falls; that solves
+systems of equations with parts of H'H, and goes over no row again.
+
+The same regressions tell which inputs nodes should see: before the selection, that of all layers,
+whose nodes with three inputs need not explain what those with two do; after it, that of the chosen
+layers, with more nodes each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
 
 from gorelm._features.guide import SubsetGuide, explained_by_subset
 from gorelm._features.joint import JointLayer
-from gorelm._features.layer import HiddenLayer
 from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices
 from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.layers import PATH, Layer, Part, Trial, pooled_guides, sees_few
-from gorelm.estimators._robust.plan import FORWARD_SHARE, layers_compared
+from gorelm.estimators._robust.plan import layers_compared, rows_compared
 from gorelm.estimators._robust.task import RobustTask
 
 VALIDATION_ROWS = 3000
@@ -73,28 +76,46 @@ def choose_together(
     """
     shape = *part.rows.shape, part.T.shape[1]
     n_layers, n_nodes = layers_compared(task.effort, task.n_hidden, *shape)
-    tried = searched[:n_layers]
-    guides, (X, w) = pooled_guides(of_search, searched), task.centres
-    guided = {trial.layer.n_inputs for trial in tried if trial.guide is not None}
-    guides = {n_inputs: guide for n_inputs, guide in guides.items() if n_inputs in guided}
-    # With these scales the penalties that the layers chose alone are one and the same.
+    every = _as_searched(task, searched[:n_layers], of_search, n_nodes)
+    every = _guided(task, part, every, n_nodes, of_round=0)
+    chosen = _selected(task, part, every, n_nodes, of_round=1)
+    return _guided(task, part, chosen, n_layers * n_nodes // len(chosen.layers), of_round=2)
+
+
+def _as_searched(task: RobustTask, tried: Sequence[Trial], of_search: Part, n_nodes: int) -> Chosen:
+    """Return layers with the guides and the penalties of the search."""
+    (X, w), guides = task.centres, pooled_guides(of_search, tried)
     hidden = [t.layer.draw(n_nodes, task.seed, X, guides.get(t.layer.n_inputs), w) for t in tried]
     norms = [np.vdot(H, H) / len(H) for H in (with_constant(h, X[:GUIDE_ROWS]) for h in hidden)]
+    # With these scales the penalties that the layers chose alone are one and the same.
     alone = PATH[[trial.lam for trial in tried]] * norms
+    penalty = float(of_search.w[of_search.kept].sum() * alone.min())
     scales = np.sqrt(alone.min() / alone)
-    joint = JointLayer(tuple(hidden), scales)
+    return Chosen(tuple(trial.layer for trial in tried), scales, penalty, guides)
+
+
+def _guided(task: RobustTask, part: Part, chosen: Chosen, n_nodes: int, of_round: int) -> Chosen:
+    """Return the layers with guides by what their nodes explain in one regression."""
+    joint = chosen.draw(n_nodes, task.seed + of_round, *task.centres)
+    fits, every = _JointFits(task, part, joint), range(len(chosen.layers))
+    penalty = fits.descend(every, chosen.penalty)[1]
+    found = _guides_of(task, fits.coef(every, penalty), joint)
+    return replace(chosen, penalty=penalty, guides=chosen.guides | found)
+
+
+def _selected(task: RobustTask, part: Part, every: Chosen, n_nodes: int, of_round: int) -> Chosen:
+    """Return the layers that forward selection adds."""
+    joint = every.draw(n_nodes, task.seed + of_round, *task.centres)
     fits = _JointFits(task, part, joint)
-    start = float(of_search.w[of_search.kept].sum() * alone.min())
-    chosen, penalty = _forward(task, fits, len(tried), start)
-    found = _guides_of(
-        task, fits.coef(chosen, penalty), [hidden[k] for k in chosen], scales[chosen]
-    )
-    largest = scales[chosen].max()
+    added, penalty = _forward(task, fits, len(every.layers), every.penalty)
+    some = JointLayer(tuple(joint.parts[k] for k in added), every.scales[added])
+    found = _guides_of(task, fits.coef(added, penalty), some)
+    largest = some.scales.max()
     return Chosen(
-        tuple(tried[k].layer for k in chosen),
-        scales[chosen] / largest,
+        tuple(every.layers[k] for k in added),
+        some.scales / largest,
         penalty / largest**2,
-        guides | found,
+        every.guides | found,
     )
 
 
@@ -156,10 +177,10 @@ class _JointFits:
 
 
 def _split(task: RobustTask, part: Part) -> tuple[Indices, Indices]:
-    """Return rows to sum over, and rows to judge by: a share of those that stay."""
+    """Return rows to sum over, and rows to judge by: some of those that stay."""
     rng = np.random.default_rng(task.seed)
     kept = np.flatnonzero(part.kept)
-    size = max(int(FORWARD_SHARE * len(kept)), task.effort.middle_rows)
+    size = max(rows_compared(len(kept)), task.effort.middle_rows)
     sample = rng.permutation(kept)[:size]
     if part.folds is None:
         valid, train = np.split(sample, [min(size // 4, VALIDATION_ROWS)])
@@ -170,13 +191,11 @@ def _split(task: RobustTask, part: Part) -> tuple[Indices, Indices]:
     return np.sort(train), np.sort(valid)
 
 
-def _guides_of(
-    task: RobustTask, coef: Array, hidden: Sequence[HiddenLayer], scales: Array
-) -> dict[int | None, SubsetGuide]:
-    """Return what the nodes with each number of inputs explain in a joint fit."""
+def _guides_of(task: RobustTask, coef: Array, joint: JointLayer) -> dict[int | None, SubsetGuide]:
+    """Return what the nodes with each number of inputs explain in a regression on all of them."""
     X, w = (rows[:GUIDE_ROWS] for rows in task.centres)
-    joint, found = JointLayer(tuple(hidden), scales), dict[int | None, list[SubsetGuide]]()
-    for layer, scale, columns in zip(hidden, scales, joint.columns, strict=True):
+    found: dict[int | None, list[SubsetGuide]] = {}
+    for layer, scale, columns in zip(joint.parts, joint.scales, joint.columns, strict=True):
         if sees_few(layer):
             linked = len(layer.inputs)
             weights = scale * coef[columns][linked:]

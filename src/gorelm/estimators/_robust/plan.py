@@ -19,7 +19,8 @@ from gorelm.estimators._robust.task import Effort, RobustTask
 
 JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
 FORWARD_ROWS = 30_000  # from which on the layers of a joint fit are chosen together
-FORWARD_SHARE = 0.2  # of the rows, on which they are
+FORWARD_SHARE, FORWARD_MOST = 0.2, 50_000  # of the rows, on which they are
+FORWARD_ROUNDS = 3  # of sums over these
 LAYER_NODES = 1 / 3  # of each then, in nodes with which layers are compared one by one
 MAYBE = 0.3  # chance of a step that is done again only if many rows change sides
 MOVED = 0.05  # share of the rows that the last fit is about
@@ -82,8 +83,8 @@ def plan(
         ]
 
     n_layers, nodes = layers_compared(effort, n_hidden, n_rows, n_inputs, n_targets)
-    together = Work("refine", "sums", FORWARD_SHARE * N, n_layers * (nodes + n_inputs))
-    compared = [together] if N >= FORWARD_ROWS else []
+    together = Work("refine", "sums", rows_compared(N), n_layers * (nodes + n_inputs))
+    compared = [together] * FORWARD_ROUNDS if N >= FORWARD_ROWS else []
     return [
         Work("reading", "learn", N, n_inputs),
         *read("reading", 2),
@@ -113,13 +114,18 @@ def outputs_of(
 def layers_compared(
     effort: Effort, n_hidden: int | None, n_rows: int, n_inputs: int, n_targets: int
 ) -> tuple[int, int]:
-    """Return how many layers are compared in one regression, and the nodes of each.
+    """Return how many layers are compared in one regression, at most, and the nodes of each.
 
     They have no more outputs in all than the members, but are at least two.
     """
     nodes = min(int(effort.middle_nodes * LAYER_NODES), n_hidden or effort.most_nodes)
     most = outputs_of(effort, n_hidden, n_rows, n_inputs, n_targets) // (nodes + n_inputs)
-    return min(max(most, 2), effort.n_middle), nodes
+    return max(most, 2), nodes
+
+
+def rows_compared(n_rows: int) -> int:
+    """Return on how many of the rows they are."""
+    return min(int(FORWARD_SHARE * n_rows), FORWARD_MOST)
 
 
 @dataclass(frozen=True)

@@ -608,6 +608,6 @@ def test_a_device_with_little_room_takes_smaller_blocks(data, monkeypatch, torch
     with pytest.raises(MemoryError, match="fewer nodes"):
         model.fit(data.X, data.T)
     assert model.members_ is before
-    monkeypatch.setattr(torch_inputs, "checked", full)
+    monkeypatch.setattr(torch_fit, "checked", full)
     with pytest.raises(MemoryError, match="fewer nodes"):
         model.fit(data.X, data.T)

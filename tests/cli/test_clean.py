@@ -6,11 +6,10 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from gorelm.cli import main
 from gorelm.cli.summary import number
 from gorelm.datasets import read_table
+from support.commands import call
 
 QUICK = ["--nodes", "5"]
 
@@ -29,14 +28,6 @@ def table():
     frame.loc[7, "y"] = 912.25
     frame.to_csv("t.csv", index=False)
     return frame
-
-
-def call(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    if code == 1:
-        assert len(result.stderr.splitlines()) == 1
-    return result
 
 
 def content(name):

@@ -30,8 +30,9 @@ shorter search takes 16 (three shares, three folds, no estimate of the models' u
 The kind "inputs" leaves the targets as they are: in every input, that share of the training rows'
 cells is wrong (as "independent-cells" in targets); test inputs stay clean.
 
-The Screened methods leave out the rows that `RobustELMRegressor` flags, as `ScreenedRegressor`
-does, before anything is tuned or fitted.
+The Screened methods are `ScreenedRegressor` with its defaults around another method: the rows and
+cells that the screen finds wrong are left out before anything is tuned or fitted, with the same
+grid as alone. Where the screen leaves out single cells, each target is tuned by itself.
 
 `--one-target` takes each set's first target alone; the kind of such runs ends in ", one target".
 
@@ -58,6 +59,7 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
+from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 from sklearn.kernel_ridge import KernelRidge
@@ -65,7 +67,7 @@ from sklearn.linear_model import HuberRegressor
 from sklearn.model_selection import KFold, ParameterGrid
 from sklearn.multioutput import MultiOutputRegressor
 from sklearn.svm import SVR
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
@@ -278,16 +280,39 @@ def robust_elm(X: Array, T: Array, X_test: Array, seed: int) -> tuple[Array, Par
     return model.predict(X_test).reshape(len(X_test), -1), getattr(model, "best_params_", {})
 
 
+class Method(RegressorMixin, BaseEstimator):
+    """One of the methods as an estimator: it is tuned and fitted when it is asked to predict."""
+
+    def __init__(self, method: Callable, seed: int) -> None:
+        self.method, self.seed = method, seed
+
+    def fit(self, X: Array, y: Array) -> Method:
+        """Keep the rows."""
+        self.rows_ = X, y.reshape(len(X), -1)
+        return self
+
+    def predict(self, X: Array) -> Array:
+        """Tune and fit the method, and return its predictions."""
+        P, self.params_ = self.method(*self.rows_, X, self.seed)
+        return P
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
 def screened(method: Callable) -> Callable:
-    """Another method, tuned and fitted on the rows that our screen leaves (ScreenedRegressor)."""
+    """Return another method on what `ScreenedRegressor` leaves, as a user gets it."""
 
-    def on_rows_left(X: Array, T: Array, X_test: Array, seed: int) -> tuple[Array, Params]:
-        from gorelm import RobustELMRegressor
+    def on_what_is_left(X: Array, T: Array, X_test: Array, seed: int) -> tuple[Array, Params]:
+        from gorelm import ScreenedRegressor
 
-        left = ~RobustELMRegressor(random_state=seed).fit(X, T).outlier_mask_
-        return method(X[left], T[left], X_test, seed)
+        model = ScreenedRegressor(Method(method, seed), random_state=seed).fit(X, T)
+        P = model.predict(X_test).reshape(len(X_test), -1)
+        return P, {"fits": [one.params_ for one in model.estimators_]}
 
-    return on_rows_left
+    return on_what_is_left
 
 
 SHARES = [1 / 3, 1.0]

@@ -16,7 +16,7 @@ from gorelm.backends import inputs
 from gorelm.backends.inputs import InMemory, within_reach
 from gorelm.backends.streamed_inputs import StreamedInputs
 from gorelm.datasets import make_multitarget
-from gorelm.estimators._robust import judge, layers, search, task
+from gorelm.estimators._robust import judge, layers, members, search, task
 from gorelm.estimators._robust.layers import Layer
 from gorelm.stream import RowBlocks
 from support.owners import OWNERS, in_parquet, on_dask, on_device, uneven, weights_and_holes
@@ -40,11 +40,15 @@ CASES = {
     "few rows": {},
     "given folds": {"search_rows": 150, "cv": 7},
     "threads": {"search_rows": 150, "n_jobs": 3},
+    "very many rows": {"search_rows": 150, "n_hidden": "auto"},
+    "very many rows in given folds": {"search_rows": 150, "cv": 3},
 }
 # Every owner once, and blocks, which share the code with memory, with every case.
 PAIRS = [(owner, "many rows") for owner in OWNERS if owner not in ("memory map", "parquet")]
 PAIRS += [("uneven blocks", case) for case in ("radial", "few rows", "threads")]
 PAIRS += [("torch cpu", "radial"), ("torch cuda", "radial")]
+PAIRS += [(owner, "very many rows") for owner in ("uneven blocks", "torch cpu", "torch cuda")]
+PAIRS += [("uneven blocks", "very many rows in given folds")]
 EVERY_PAIR = [(owner, case) for owner in OWNERS for case in CASES]
 PAIRS += [pytest.param(*p, marks=pytest.mark.slow) for p in EVERY_PAIR if p not in PAIRS]
 
@@ -98,6 +102,8 @@ def test_every_owner_gives_the_model_in_memory(owner, case, data, in_memory, tmp
     if case == "radial":
         monkeypatch.setattr(search, "SEARCH_LAYERS", LAYERS[3:])
         monkeypatch.setattr(task, "CENTRE_ROWS", 200)  # fewer than there are
+    if case.startswith("very many"):
+        monkeypatch.setattr(members, "FORWARD_ROWS", 300)
     here = in_memory(case)
     there = make(**CASES[case]).fit(X, data.T)
     assert_same_model(there, here, data.X, X)

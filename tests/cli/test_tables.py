@@ -166,6 +166,25 @@ def test_settings_of_the_fit(dirty, tmp_path):
 
 
 @pytest.mark.usefixtures("few_layers")
+def test_the_scale_of_the_targets(tmp_path):
+    path, table = tmp_path / "m.gorelm", tmp_path / "table.csv"
+    rng = np.random.default_rng(0)
+    size = rng.uniform(20, 90, 60)
+    columns = {"size": size, "price": 50 + size + rng.normal(size=60), "weight": 99 - size}
+    pd.DataFrame(columns).to_csv(table, index=False)
+    arguments = ["--targets", "price,weight", "--effort", "fast"]
+    for scale, kind in (("log", "log"), ("sqrt", "sqrt"), ("none", "none"), ("auto", "none")):
+        asked = ["--target-transform", scale]
+        said = call("fit", table, *arguments, *asked, "--model", path).stdout
+        assert load(path).target_transforms_ == [kind, kind]
+        again = f"--effort fast {'' if scale == 'auto' else ' '.join(asked) + ' '}--out suspicious"
+        assert again in said
+        assert ("--target-transform none fits" in " ".join(said.split())) == (kind != "none")
+    result = call("outliers", table, *arguments, "--target-transform", "cube", code=2)
+    assert "'auto', 'none', 'log', 'sqrt'" in result.stderr
+
+
+@pytest.mark.usefixtures("few_layers")
 def test_inputs_are_checked_on_request(dirty, tmp_path):
     path = tmp_path / "m.gorelm"
     arguments = ["--targets", "price,weight", "--effort", "fast", "--check-inputs"]

@@ -5,7 +5,7 @@ import pytest
 
 import gorelm
 from gorelm import RobustELMRegressor, TableRegressor
-from gorelm.estimators._robust.skewed import growth_of, is_skewed
+from gorelm.estimators._robust.skewed import choose_transforms, growth_of, is_skewed
 
 
 def fast(**params):
@@ -74,6 +74,59 @@ def test_other_targets_stay_as_they_are():
     assert model.target_transforms_ == ["none", "none", "none", "log"]
     few = fast(target_transform="auto").fit(X[:100], y[:100])
     assert few.target_transforms_ == ["none"]
+
+
+def apartments(n=300, seed=0):
+    """Return inputs, and targets with errors of 12 %, some of them ten times too large."""
+    rng = np.random.default_rng(seed)
+    size, age = rng.lognormal(4.2, 0.45, n), rng.uniform(0, 90, n)
+    factor = np.exp(0.12 * rng.normal(size=(n, 2)))
+    rent = 11 * size**0.9 * np.exp(-0.002 * age) * factor[:, 0]
+    energy = (40 + 1.1 * age) * size / 60 * factor[:, 1]
+    wrong = rng.choice(n, 10, replace=False)
+    rent[wrong] *= 10
+    counts = rng.poisson(np.exp(0.5 + size / 60))
+    level = 50 + 0.1 * age + rng.normal(size=n)
+    return np.column_stack([size, age]), np.column_stack([rent, energy, counts, level])
+
+
+def chosen(X, T, **params):
+    """Return the choice, without the fit that follows."""
+
+    class Chosen(Exception):
+        pass
+
+    def told(task):
+        raise Chosen(choose_transforms(task))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gorelm.estimators.robust.choose_transforms", told)
+        with pytest.raises(Chosen) as info:
+            RobustELMRegressor(target_transform="auto", **params).fit(X, T)
+    return info.value.args[0]
+
+
+def test_no_seed_nor_effort_changes_the_choice():
+    X, T = apartments()
+    first = chosen(X, T, random_state=0)
+    assert first == ["log", "log", "none", "none"]  # counts: errors do not double
+    for seed in range(1, 5):
+        assert chosen(X, T, random_state=seed) == first
+    assert chosen(X, T, random_state=0, effort="fast", n_hidden=20) == first
+
+
+def test_gross_errors_of_prices_are_left_out_of_the_training():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(300, 3))
+    y = np.exp(7 + 0.7 * X[:, 0] + 0.25 * rng.normal(size=300))
+    y[:6] *= 10
+    model = fast(target_transform="log").fit(X, y)
+    assert not model.contaminated_
+    assert model.outlier_mask_[:6].all()
+    spreads = np.log(y / model.out_of_fold_) / model.target_spreads_
+    assert (spreads[:6] < 10).all()
+    again = fast(target_transform="log").fit(X, y * np.where(np.arange(300) < 6, 5.0, 1.0))
+    np.testing.assert_allclose(again.predict(X), model.predict(X))  # what they are does not matter
 
 
 def test_counts_with_zeros_get_roots():

@@ -141,6 +141,10 @@ class RidgeSums:
         """Return the same H'H, and the sum of both H'T: more targets of the same rows."""
         return replace(self, C=self.C + other.C)
 
+    def of_outputs(self, columns: Indices) -> Self:
+        """Return the sums of some columns of H alone."""
+        return replace(self, G=self.G[columns][:, columns], C=self.C[columns])
+
     @property
     def trace(self) -> float:
         """Squared norm of H."""

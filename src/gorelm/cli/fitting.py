@@ -16,6 +16,7 @@ class How(TypedDict):
     effort: str
     nodes: int | None
     check_inputs: bool
+    target_transform: str
     device: str | None
 
 
@@ -23,8 +24,9 @@ def unfitted(*, progress: bool = False, **how: Unpack[How]) -> TableRegressor:
     """Return the model that the options ask for."""
     from gorelm.estimators import RobustELMRegressor, TableRegressor
 
+    scale = how["target_transform"]
     robust = RobustELMRegressor(
-        target_transform="auto",
+        target_transform=None if scale == "none" else scale,
         effort=how["effort"],
         n_hidden=how["nodes"] or "auto",
         n_jobs=how["jobs"],

@@ -63,7 +63,10 @@ def of_table(table: Table) -> list[str]:
 def of_notes(model: TableRegressor, table: Table) -> list[str]:
     """Say what was made of the columns."""
     ids = [about_ids(table.path, table.id_name)] if table.ids is not None else []
-    notes = [line for note in (*ids, *model.notes_) for line in wrapped(note, "  ")]
+    said = [
+        note.replace("target_transform=None", "--target-transform none") for note in model.notes_
+    ]
+    notes = [line for note in (*ids, *said) for line in wrapped(note, "  ")]
     return ["How the table was read:", *notes] if notes else []
 
 
@@ -207,11 +210,17 @@ def _headline(
         " Clearly apart from the others, and left out of the training."
         if model.contaminated_
         else " Isolated outliers: the model was trained on all rows, without values off by more "
-        "than ten spreads."
+        f"than ten spreads{_on_other_scales(model)}."
     )
     share = _share(len(flagged) / n_rows)
     fate *= bool(kinds.isin(["row", "cell"]).any())
     return f"Findings in {len(flagged):,} of {n_rows:,} rows ({share}): {', '.join(counts)}.{fate}"
+
+
+def _on_other_scales(model: TableRegressor) -> str:
+    kinds = {*getattr(model.regressor_, "target_transforms_", [])} - {"none"}
+    scales = [words for kind, words in (("log", "logarithms"), ("sqrt", "roots")) if kind in kinds]
+    return f" (three, of {' and '.join(scales)})" if scales else ""
 
 
 def _share(share: float) -> str:

@@ -32,6 +32,10 @@ def table_options(*, need_targets: bool = True) -> Callable[[Callable[P, R]], Ca
             DEVICE,
             click.option("--check-inputs", is_flag=True,
                          help="Look for wrong numbers among the inputs too, and fill them in."),
+            click.option("--target-transform", type=click.Choice(["auto", "none", "log", "sqrt"]),
+                         default="auto", show_default=True,
+                         help="Scale on which targets are fitted and judged: as given, logarithms "
+                         "or square roots; auto: by the table, for each target."),
             click.option("--nodes", type=click.IntRange(1),
                          help="Hidden nodes of every network.  [by effort: 300, 1000 or 2000, and "
                          "more for large tables]"),
@@ -147,6 +151,10 @@ def arguments_of(
         ("--id", id_name),
         ("--effort", how["effort"] if how["effort"] != "default" else None),
         ("--nodes", how["nodes"]),
+        (
+            "--target-transform",
+            how["target_transform"] if how["target_transform"] != "auto" else None,
+        ),
         ("--seed", how["seed"]),
     ):
         chosen += [option, str(value)] if value else []

@@ -83,10 +83,11 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
         the best of them are then fitted to all. By default 1000 ("fast": 500; "high": 2000).
     target_transform : {None, "auto", "log", "sqrt"}, default=None
         Scale on which targets are fitted and judged: as given, logarithms or square roots. "auto"
-        chooses one for each target: another than the given one only if the target has no negative
-        value and a long upper tail, its out-of-sample errors grow with its size, and do so much
-        less on the other scale. Predictions, `out_of_fold_` and the like are in the units of y,
-        and are then about its median, which for a skewed target is less than its mean.
+        chooses one for each target, whatever the seed: another than the given one only if the
+        target has no negative value and a long upper tail, its out-of-sample errors grow with its
+        size, and do so much less on the other scale. Predictions, `out_of_fold_` and the like are
+        in the units of y, and are then about its median, which for a skewed target is less than its
+        mean.
     missing_targets : {"error", "ignore"}, default="error"
         What NaN in y means: a mistake, or a cell to leave out.
     check_inputs : bool, default=False
@@ -269,7 +270,7 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
             self._input_check = checked.of_new_rows
             clock.lap("inputs")
         transforms = TargetTransforms.fit(self._transforms_of(task), table.T[usable])
-        task = replace(task, T=transforms.apply(table.T))
+        task = replace(task, T=transforms.apply(table.T), kinds=transforms.kinds)
         task = followed(task)
         begin("screen")
         # In lists, so that each step can free the results of the one before: large for many rows.

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import t as student
 
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
@@ -34,6 +35,9 @@ OUTER_FENCE = 3.0  # Tukey's: which rows and cells are flagged
 FARTHEST_SCORE = 100.0  # larger ones count as this
 FEW_ERRORS = 4.0  # usual errors: beyond, a cell may be wrong whatever the target's spread
 LEAST_VARIANCE = 0.01  # of the log scores of a group
+# Where there are two groups: share of the flagged cells that may be right, if the errors of right
+# cells have the tails of Student's t with so many degrees of freedom.
+FALSE_DISCOVERIES, RIGHT_TAILS = 0.08, 3.0
 # In spreads of the targets. For the first split into two groups, larger errors count as this.
 GROSS = 10.0
 NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal number
@@ -103,7 +107,8 @@ class CellRules:
     explained: Array  # (m,): share of the variance of log errors that two groups explain
     curves: tuple[UsualError, ...]  # of every target
     others: OtherErrors | None  # of the row, if they tell something
-    thresholds: Array  # (m,): scores beyond are those of wrong cells
+    apart: Array  # (m,): scores beyond are clearly those of wrong cells
+    thresholds: Array  # (m,): scores beyond are more likely those of wrong cells than of right ones
 
     @classmethod
     def learn(
@@ -125,13 +130,19 @@ class CellRules:
         others = OtherErrors.learn(errors / usual, w, off)
         scores = _scores(errors / usual, off, others)
         meet = np.where(groups, np.expm1(splits) / np.median(usual, axis=0), np.inf)
-        thresholds = np.array(
+        apart = np.array(
             [
                 _threshold(column, w, split=split, special=is_special)
                 for column, split, is_special in zip(scores.T, meet, special, strict=True)
             ]
         )
-        return cls(groups, splits, explained, curves, others, thresholds)
+        thresholds = apart
+        if errors.shape[1] > 1:  # with one target, rows are flagged that are left out
+            each = zip(scores.T, apart, groups, strict=True)
+            thresholds = np.array(
+                [discovery_threshold(z, w, t) if two else t for z, t, two in each]
+            )
+        return cls(groups, splits, explained, curves, others, apart, thresholds)
 
     def usual(self, expected: Array) -> Array:
         """Return the error that is usual for each target at each prediction, (n, m)."""
@@ -167,7 +178,10 @@ def split_cells(errors: Array, w: Array, judging: Mask) -> tuple[Array, Array]:
 
 
 def _threshold(scores: Array, w: Array, *, split: float, special: bool) -> float:
-    """Return the score beyond which a cell is wrong; `split` is infinite if there is one group."""
+    """Return the score beyond which a cell is clearly wrong.
+
+    `split` is infinite if there is one group.
+    """
     by = (w > 0) & ~np.isnan(scores)
     if special or not by.any():
         return RARE_FENCE
@@ -204,6 +218,32 @@ def least_error_split(sizes: Array, w: Array) -> float:
     if not allowed.any():
         return split
     return float(middle[np.argmin(np.where(allowed, cost, np.inf))])
+
+
+def discovery_threshold(scores: Array, w: Array, apart: float) -> float:
+    r"""Return the lowest threshold, at most `apart`, beyond which few cells are right.
+
+    With many wrong cells, one that is a little off is more likely wrong than right; the threshold
+    of `least_error_split` is too high for it, since it takes the groups for two that end there.
+    Beyond a threshold :math:`t` there are
+
+    .. math:: n_0 \, P(|T_3| > t / s)
+
+    right cells, if :math:`n_0` scores, of median :math:`s \operatorname{med} |T_3|`, are below
+    `apart`, and :math:`T_3` has Student's distribution with 3 degrees of freedom. At most
+    `FALSE_DISCOVERIES` of those beyond may be right.
+    """
+    by = (w > 0) & ~np.isnan(scores)
+    order = np.argsort(scores[by], kind="stable")
+    z, weights = scores[by][order], w[by][order]
+    right = z <= apart
+    if not right.any():
+        return apart
+    unit = masked_quantile(z[right], weights[right], 0.5) / student.ppf(0.75, RIGHT_TAILS)
+    beyond = np.cumsum(weights[::-1])[::-1]
+    false = weights[right].sum() * 2.0 * student.sf(z[right] / max(unit, 1e-12), RIGHT_TAILS)
+    many = np.flatnonzero(false > FALSE_DISCOVERIES * beyond[right])
+    return float(z[many[-1]]) if len(many) else apart
 
 
 def has_spread(column: Array) -> bool:

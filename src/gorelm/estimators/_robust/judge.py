@@ -26,7 +26,10 @@ from gorelm.estimators._robust.task import RobustTask
 BY_CHANCE = 2.4
 # Spreads of the target: in a table of one group, no cell with a smaller error is left out.
 FAR = 10.0
-FAR_OF_DIRTY = 3.0  # the same in a table with wrong rows, where wrong cells are likely, too
+# The same in a table with wrong rows, where wrong cells are likely, too; and on the scale of
+# logarithms or roots, which was taken because errors have no long tails there, and where a value
+# ten times too large is some spreads off.
+FAR_OF_DIRTY = 3.0
 # Share of the wrong cells in rows that are right, beside that of cells wrong independently: below,
 # rows are at fault, not cells.
 TOGETHER = 0.6
@@ -126,7 +129,7 @@ def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: b
         mask, others = np.empty(expected.shape, dtype=bool), np.empty(len(expected))
         for rows in some_rows(len(expected)):
             errors, at = errors_of(rows)
-            mask[rows] = rules.scores(errors, at) > rules.thresholds
+            mask[rows] = rules.scores(errors, at) > rules.apart
             mask[rows] &= task.doubted[rows, None]
             sizes[rows] = log_sizes(errors[:, rowwise])
             off = mask[rows] & judging
@@ -151,14 +154,17 @@ def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: b
             mask[:] = False
     cell_scores, to_fit = np.empty(expected.shape if with_scores else (0, 0)), task.T
     heavy = screened.heavy & (not screened.dirty)
-    far = np.zeros(expected.shape, dtype=bool)
+    wrong, clearer = np.zeros(expected.shape, dtype=bool), task.transformed | screened.contaminated
     for rows in some_rows(len(expected)):
         errors, at = errors_of(rows)
         scores = rules.scores(errors, at)
         mask[rows] |= (scores > rules.thresholds) & task.doubted[rows, None]
         if with_scores:
             cell_scores[rows] = scores
-        far[rows] = np.abs(errors) > (FAR_OF_DIRTY if screened.contaminated else FAR)
+        # A right cell that is hard to predict teaches more than a wrong one that is near its
+        # prediction spoils: only what is clearly apart is left out.
+        far = np.abs(errors) > np.where(clearer, FAR_OF_DIRTY, FAR)
+        wrong[rows] = (scores > rules.apart) & (groups | far) & task.doubted[rows, None]
         if one_target:
             sizes[rows] = np.abs(errors[:, 0])
         if heavy.any():
@@ -173,7 +179,7 @@ def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: b
     else:
         scores = np.expm1(sizes, out=sizes)
     kept = task.usable & ~(flagged & screened.dirty)
-    wrong = _left_out(task, mask & (groups | far), kept)
+    wrong = _left_out(task, wrong, kept)
     if wrong.any():
         to_fit = task.T.copy() if to_fit is task.T else to_fit
         to_fit[wrong] = np.nan

@@ -19,6 +19,7 @@ from gorelm._typing import Array
 from gorelm.backends.inputs import with_constant
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._base import Weights
+from gorelm.estimators._robust.forward import choose_together
 from gorelm.estimators._robust.judge import Judged, Screened, judge, some_rows
 from gorelm.estimators._robust.layers import (
     PATH,
@@ -32,12 +33,13 @@ from gorelm.estimators._robust.layers import (
     pooled_guides,
     rescored,
 )
-from gorelm.estimators._robust.plan import JOINT_NODES
+from gorelm.estimators._robust.plan import FORWARD_ROWS, JOINT_NODES
 from gorelm.estimators._robust.search import Ensemble, Found, changed, ensemble, filling_of
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.estimators.batch import RELMRegressor
 
 ROWS_PER_NODE = 2.5  # at least, of a joint fit
+SCALING_ROWS = 2000  # that tell how large the outputs of a layer are
 INNER_FENCE = 1.5  # Tukey's: where the pull of a row that stays is bounded
 
 
@@ -65,7 +67,10 @@ def refine(task: RobustTask, found: Found) -> Refined:
     filling, kept, wrong = filling_of(found.judged, screened), found.judged.kept, found.judged.wrong
     part, scaling = task.part(found.judged.T, filling, kept, every)
     searched, of_search = found.trials, found.part
-    if task.many:
+    if kept.sum() >= FORWARD_ROWS and task.many:
+        del found, filling
+        trials = [_fitted_together(task, searched, of_search, part)]
+    elif task.many:
         some = task.part(found.judged.T, filling, kept, task.sample(task.middle_rows))[0]
         del found, filling
         trials = _grown_by_sums(task, searched, of_search, some, part)
@@ -190,6 +195,28 @@ def _grown_by_sums(
         return [fit(layer, *of, start).trial() for layer, of, start in each]
     joint = JointLayer(tuple(hidden for hidden, _ in parts), scales / scales.max())
     return [fit(layers[0], joint, None, starts[int(np.argmax(scales))], layers=layers).trial()]
+
+
+def _fitted_together(
+    task: RobustTask, searched: Sequence[Trial], of_search: Part, part: Part
+) -> Trial:
+    """Choose layers by what they add to each other, and fit the nodes of all of them together."""
+    chosen, (X, w) = choose_together(task, searched, of_search, part), task.centres
+    nodes = task.n_hidden or int(JOINT_NODES * task.nodes_for(int(part.kept.sum())))
+    if task.n_hidden is None:
+        nodes //= len(chosen.layers)
+    joint = chosen.draw(nodes, task.seed, X, w)
+    start = chosen.start(joint, X[:SCALING_ROWS], float(part.w[part.kept].sum()))
+    return FoldedFit(
+        part,
+        chosen.layers[0],
+        joint,
+        None,
+        start,
+        seed=task.seed,
+        n_threads=task.n_threads,
+        layers=chosen.layers,
+    ).trial()
 
 
 # -- step 4: the fit ------------------------------------------------------------------------------

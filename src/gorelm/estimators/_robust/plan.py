@@ -18,6 +18,9 @@ from gorelm.estimators._robust.layers import Layer
 from gorelm.estimators._robust.task import Effort, RobustTask
 
 JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
+FORWARD_ROWS = 30_000  # from which on the layers of a joint fit are chosen together
+FORWARD_SHARE = 0.2  # of the rows, on which they are
+LAYER_NODES = 1 / 3  # of each then, in nodes with which layers are compared one by one
 MAYBE = 0.3  # chance of a step that is done again only if many rows change sides
 MOVED = 0.05  # share of the rows that the last fit is about
 WRONG = 0.1  # share of the rows that are left out, before it is known
@@ -78,6 +81,9 @@ def plan(
             Work("search", "judge", N, m, chance),
         ]
 
+    n_layers, nodes = layers_compared(effort, n_hidden, n_rows, n_inputs, n_targets)
+    together = Work("refine", "sums", FORWARD_SHARE * N, n_layers * (nodes + n_inputs))
+    compared = [together] if N >= FORWARD_ROWS else []
     return [
         Work("reading", "learn", N, n_inputs),
         *read("reading", 2),
@@ -88,6 +94,7 @@ def plan(
         *judged(),
         *judged(MAYBE),
         *read("refine", 2),
+        *compared,
         *fitted(),
         *fitted(MAYBE),
         Work("fit", "sums", MOVED * N, L),
@@ -100,7 +107,19 @@ def outputs_of(
     """Return the hidden outputs of the members together, of a fit to many rows."""
     shared = int(JOINT_NODES * effort.nodes_for(n_rows, n_inputs, n_targets))
     nodes = shared if n_hidden is None else n_hidden * effort.n_members
-    return nodes + effort.n_members * n_inputs + 1
+    return nodes + effort.layers_together(n_hidden) * n_inputs + 1
+
+
+def layers_compared(
+    effort: Effort, n_hidden: int | None, n_rows: int, n_inputs: int, n_targets: int
+) -> tuple[int, int]:
+    """Return how many layers are compared in one regression, and the nodes of each.
+
+    They have no more outputs in all than the members, but are at least two.
+    """
+    nodes = min(int(effort.middle_nodes * LAYER_NODES), n_hidden or effort.most_nodes)
+    most = outputs_of(effort, n_hidden, n_rows, n_inputs, n_targets) // (nodes + n_inputs)
+    return min(max(most, 2), effort.n_middle), nodes
 
 
 @dataclass(frozen=True)
@@ -140,6 +159,8 @@ class Memory:
 
     def _compared(self, n_hidden: int | None) -> float:
         """Return what the layers take that are compared on some rows."""
+        if self.n_rows >= FORWARD_ROWS:
+            return 0.0  # no more than the members
         few = self.effort.middle_nodes if n_hidden is None else n_hidden
         return 8.0 * 6 * self.effort.n_middle * (few + self.n_inputs + 1) ** 2
 
@@ -152,6 +173,8 @@ class Memory:
             return None
         room, members = most - self.rows, self.effort.n_members
         by_comparing = np.sqrt(max(room, 0.0) / (48.0 * self.effort.n_middle)) - self.n_inputs
+        if self.n_rows >= FORWARD_ROWS:
+            by_comparing = np.inf
         a, b = self._quadratic, self._linear
         L = (np.sqrt(b**2 + 4 * a * max(room, 0.0)) - b) / (2 * a)
         nodes = min(L / members - self.n_inputs, by_comparing)

@@ -162,8 +162,7 @@ def _still_two(
         of_rows, of_cells = confirmed(task, screened, trials)
         contaminated, groups = contaminated and of_rows, groups & of_cells
     contaminated = contaminated and not in_one_region(task, judged.flagged)
-    off = judged.cells.mask & judged.kept[:, None]
-    groups = groups & [not in_one_region(task, column) for column in off.T]
+    groups = groups & [not in_one_region(task, column) for column in judged.wrong.T]
     return contaminated, groups
 
 

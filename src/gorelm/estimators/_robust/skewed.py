@@ -8,11 +8,15 @@ with quantiles, which a few wrong values do not move. Fits with a bounded loss t
 candidates out of sample on every scale (as given, roots, logarithms). The rows are parted into six
 groups of equal size by their prediction, and the *growth* of a scale is the logarithm of the ratio
 between the median absolute errors of the upper two groups and the lower two (Tukey's plot of
-spread against level). A target is transformed if its errors more than triple, if the growth on the
+spread against level). A target is transformed if its errors more than double, if the growth on the
 other scale is less than half of that, and if the fits on that scale do not predict much worse in
 the given units, by mean absolute and by mean squared error: exponentials of predictions that are
 off are far off. Of two such scales the one with less growth is taken. A table of fewer than 200
 rows, or 3 for each input, is left as it is.
+
+All of it is a function of the table: sample, folds and hidden layers are drawn from seeds of their
+own, and the predictions are medians over several draws, so that neither the seed of a fit nor its
+effort changes the scale on which rows are judged.
 """
 
 from __future__ import annotations
@@ -27,12 +31,12 @@ from gorelm._typing import Array
 from gorelm.estimators._robust.cells import has_spread
 from gorelm.estimators._robust.judge import FARTHEST_TARGET
 from gorelm.estimators._robust.screen import bounded_predictions
-from gorelm.estimators._robust.task import RobustTask
+from gorelm.estimators._robust.task import EFFORTS, RobustTask
 
 SKEWED = 0.2
-TRIPLED = np.log(3.0)
+DOUBLED = np.log(2.0)
 FEWEST_ROWS, MOST_ROWS = 200, 1000  # to decide by
-DRAWS = 3  # of the hidden layer; medians over them decide
+SEED, DRAWS = 0, 5  # of folds and hidden layers
 FEWEST_PER_INPUT = 3  # rows; with fewer, simple fits say little about good ones
 GROUPS = 6
 MUCH_WORSE = 1.1  # times the error in the given units, by chance or for the median
@@ -43,6 +47,7 @@ FEW_ZEROS = 0.01  # share of zeros up to which logarithms are an option
 def choose_transforms(task: RobustTask) -> list[str]:
     """Return the transform of every target, "none" for most."""
     kinds = ["none"] * task.T.shape[1]
+    task = replace(task, seed=SEED, effort=EFFORTS["default"], n_hidden=None)
     rows = task.sample(MOST_ROWS)
     rows = rows[task.usable[rows]]
     few = replace(
@@ -56,8 +61,7 @@ def choose_transforms(task: RobustTask) -> list[str]:
     candidates = [j for j in range(len(kinds)) if is_skewed(few.T[:, j], few.w)]
     if not candidates or len(rows) < max(FEWEST_ROWS, FEWEST_PER_INPUT * task.rows.shape[1]):
         return kinds
-    T = few.T[:, candidates]
-    given, *others = (_median_trial(few, T, kind) for kind in TRANSFORMS)
+    given, *others = (_trial(few, few.T[:, candidates], kind) for kind in TRANSFORMS)
     for k, j in enumerate(candidates):
         few_zeros = np.mean(task.T[task.usable, j] == 0) <= FEW_ZEROS
         better = [
@@ -68,7 +72,7 @@ def choose_transforms(task: RobustTask) -> list[str]:
             and other.root_mean_square[k] <= MUCH_WORSE * given.root_mean_square[k]
             and (few_zeros or other.kind != "log")
         ]
-        if better and given.growth[k] > TRIPLED:
+        if better and given.growth[k] > DOUBLED:
             kinds[j] = min(better, key=lambda one: abs(one.growth[k])).kind
     return kinds
 
@@ -93,22 +97,13 @@ def is_skewed(column: Array, w: Array) -> bool:
     return bool((high - middle) - (middle - low) >= SKEWED * (high - low))
 
 
-def _median_trial(task: RobustTask, T: Array, kind: str) -> Scale:
-    draws = [_trial(replace(task, seed=task.seed + k), T, kind) for k in range(DRAWS)]
-    return Scale(
-        kind,
-        np.median([draw.growth for draw in draws], axis=0),
-        np.median([draw.mean_error for draw in draws], axis=0),
-        np.median([draw.root_mean_square for draw in draws], axis=0),
-    )
-
-
 def _trial(task: RobustTask, T: Array, kind: str) -> Scale:
     transforms = TargetTransforms.fit([kind] * T.shape[1], T)
     Z = transforms.apply(T)
     scaling = Scaling.fit("robust", Z, task.w)
     scaled = np.clip(scaling.dense(Z), -FARTHEST_TARGET, FARTHEST_TARGET)
-    predicted = bounded_predictions(task, scaled)
+    draws = [bounded_predictions(replace(task, seed=SEED + k), scaled) for k in range(DRAWS)]
+    predicted = np.median(draws, axis=0)
     errors = predicted - scaled
     growth = [growth_of(p, e, task.w) for p, e in zip(predicted.T, errors.T, strict=True)]
     off = np.abs(transforms.undo(scaling.undo(predicted)) - T)

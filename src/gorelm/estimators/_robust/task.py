@@ -50,6 +50,10 @@ class Effort:
         wider = self.columns_factor(n_inputs, n_targets) if n_rows > self.search_rows else 1.0
         return int(min(self.nodes * max(n_rows / 2000, 1.0) ** 0.2 * wider, self.most_nodes))
 
+    def layers_together(self, n_hidden: int | None) -> int:
+        """Return the most layers of one regression; if each has `n_hidden` nodes, `n_members`."""
+        return self.n_members if n_hidden is not None else 3 * self.n_members // 2
+
     @staticmethod
     def columns_factor(n_inputs: int, n_targets: int) -> float:
         """Return how many times the nodes of a table of 10 inputs and 4 targets one needs."""
@@ -78,6 +82,12 @@ class RobustTask:
     n_threads: int
     progress: bool
     trusted: Mask | None = None  # rows that someone has found right
+    kinds: Sequence[str] = ()  # of the transforms of T; empty: as given
+
+    @cached_property
+    def transformed(self) -> Mask:
+        """Which targets are not on the scale on which they were given."""
+        return np.array([kind != "none" for kind in self.kinds] or [False] * self.T.shape[1])
 
     @cached_property
     def doubted(self) -> Mask:
@@ -132,6 +142,11 @@ class RobustTask:
     def nodes_for(self, n_rows: int) -> int:
         """Return the nodes of a member fitted to so many rows."""
         return self.n_hidden or self.effort.nodes_for(n_rows, self.rows.shape[1], self.T.shape[1])
+
+    @property
+    def most_layers(self) -> int:
+        """The most layers whose nodes are fitted together."""
+        return self.effort.layers_together(self.n_hidden)
 
     @property
     def many(self) -> bool:

@@ -1,0 +1,87 @@
+"""Layers of a fit to very many rows: chosen by what they add to each other."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.linear_model import Ridge
+
+from gorelm import RobustELMRegressor
+from gorelm._features.joint import JointLayer
+from gorelm._solver.ridge import RidgeSums
+from gorelm.backends.inputs import with_constant
+from gorelm.estimators._robust import forward, members, search
+from gorelm.estimators._robust.layers import Layer, Part
+from gorelm.selection import Fold
+
+
+def three_at_once(n, seed=0):
+    """A target of two inputs, and one to which an effect of three is added."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, size=(n, 6))
+    pair, three = 3 * X[:, 0] * X[:, 1], 5 * X[:, 2] * X[:, 3] * X[:, 4]
+    return X, np.column_stack([pair, pair + three]) + 0.05 * rng.normal(size=(n, 2))
+
+
+@pytest.fixture
+def task_of_rows(monkeypatch):
+    """What `choose_together` was called with, in a fit to 4000 rows."""
+    monkeypatch.setattr(members, "FORWARD_ROWS", 3000)
+    layers = (search.LINEAR, Layer("cosine", 1.0, True, 2), Layer("relu", 1.0, True, 3))
+    monkeypatch.setattr(search, "SEARCH_LAYERS", layers)
+    seen = []
+
+    def noted(*args):
+        seen.append(args)
+        return forward.choose_together(*args)
+
+    monkeypatch.setattr(members, "choose_together", noted)
+    X, T = three_at_once(4000)
+    RobustELMRegressor(search_rows=500, random_state=0).fit(X, T)
+    return seen[0]
+
+
+def test_sums_of_some_outputs():
+    rng = np.random.default_rng(0)
+    H, T, columns = rng.normal(size=(40, 6)), rng.normal(size=(40, 2)), np.array([1, 4, 5])
+    whole, some = RidgeSums.zero(6, 2), RidgeSums.zero(3, 2)
+    whole.add(H, T)
+    some.add(H[:, columns], T)
+    assert_allclose(whole.of_outputs(columns).coef(0.1), some.coef(0.1))
+
+
+def test_loss_is_that_of_a_regression_on_the_outputs_of_these_layers(task_of_rows):
+    task, searched, _, part = task_of_rows
+    X, w = task.centres
+    parts = tuple(trial.layer.draw(30, 0, X, None, w) for trial in searched)
+    joint = JointLayer(parts, np.array([1.0, 0.5, 2.0]))
+    fits = forward._JointFits(task, part, joint)
+    train, valid = forward._split(task, part)
+    assert not set(train) & set(valid)
+    columns = np.r_[joint.columns[0], joint.columns[2], joint.n_outputs]
+    H = with_constant(joint, part.X)[:, columns]
+    ridge = Ridge(alpha=3.0, fit_intercept=False).fit(H[train], part.filled[train])
+    errors = np.clip(ridge.predict(H[valid]) - part.T[valid], -part.cut, part.cut)
+    assert_allclose(fits.loss([0, 2], 3.0), (errors**2).sum(axis=1).mean(), rtol=1e-8)
+    assert fits.descend([0, 2], 3.0)[0] <= fits.loss([0, 2], 3.0)
+
+
+def test_a_layer_is_chosen_for_what_it_adds(task_of_rows):
+    chosen = forward.choose_together(*task_of_rows)
+    assert {layer.n_inputs for layer in chosen.layers} == {2, 3}
+    assert max(chosen.scales) == 1.0
+    # Of all pairs and triples, the guides prefer those that act together.
+    for n_inputs, together in ((2, [0, 1]), (3, [2, 3, 4])):
+        guide = chosen.guides[n_inputs]
+        assert list(guide.subsets[np.argmax(guide.probabilities)]) == together
+    joint = chosen.draw(50, 0, *task_of_rows[0].centres)
+    assert [one.n_nodes for one in joint.parts] == [50] * len(chosen.layers)
+
+
+def test_given_folds_part_the_rows(task_of_rows):
+    task, _, _, part = task_of_rows
+    rows = np.arange(len(part.T))
+    folds = [Fold(rows[rows % 3 != k], rows[rows % 3 == k]) for k in range(3)]
+    train, valid = forward._split(task, Part(part.X, part.T, part.filled, part.w, part.kept, folds))
+    assert (train % 3 != 0).all()
+    assert (valid % 3 == 0).all()
+    assert len(valid)

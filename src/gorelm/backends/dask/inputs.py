@@ -26,7 +26,13 @@ from gorelm.backends.dask.source import (
     naming_lost_cluster,
 )
 from gorelm.backends.dask.workers import gathered, release
-from gorelm.backends.inputs import InMemory, ScaledRows, empty_outputs, within_reach
+from gorelm.backends.inputs import (
+    InMemory,
+    LastTaken,
+    ScaledRows,
+    empty_outputs,
+    within_reach,
+)
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -121,9 +127,9 @@ class DaskInputs:
         self, client: Client, parts: Sequence[Delayed], starts: Indices, shape: tuple[int, int]
     ) -> None:
         self._client, self._parts, self._starts, self.shape = client, parts, starts, shape
+        self.take = LastTaken(self._taken)
 
-    def take(self, rows: Indices | slice) -> Array:
-        """Return the inputs of some rows, in the order given."""
+    def _taken(self, rows: Indices | slice) -> Array:
         chosen: Indices = np.arange(self.shape[0])[rows]
         taken = np.empty((len(chosen), self.shape[1]))
         places, tasks = [], []

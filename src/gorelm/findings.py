@@ -37,7 +37,7 @@ _REPEATED = 0.1
 
 
 class Judge(Protocol):
-    """A fitted model that judges rows, as far as findings need it.
+    """A fitted model that judges rows: what findings use of it.
 
     Read where there: `out_of_fold_`, `outlier_scores_`, `outlier_mask_` of the training rows;
     `target_spreads_`; `cell_scores_`, `cell_thresholds_`, `cell_mask_`; `input_mask_`; `kinds_`,
@@ -180,7 +180,7 @@ def quality(score: Array, threshold: Array | float) -> Array:
 
 
 def _ratio(score: Array, threshold: Array | float) -> Array:
-    """Score / threshold; a score of 0 is none of a threshold of 0, any other one infinite."""
+    """Score / threshold; for a threshold of 0, a score of 0 gives 0 and any other infinity."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.where(score == 0.0, 0.0, score / threshold)
 

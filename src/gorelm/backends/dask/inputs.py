@@ -272,7 +272,7 @@ def _released_on_error(parts: Sequence[Delayed]) -> Iterator[None]:
 
 
 def results(client: Client, tasks: list[Delayed]) -> list[Any]:
-    """Return what the workers make of some tasks, which this process then forgets."""
+    """Return the results of some tasks, and release them on the workers."""
     with warnings.catch_warnings():
         # Targets travel in the graph, so that no worker's end can lose them.
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)

@@ -225,7 +225,7 @@ def _require_columns(part: pd.DataFrame, names: list[object], number: int) -> pd
 
 @contextmanager
 def naming_lost_cluster() -> Iterator[None]:
-    """Say so when the scheduler of a cluster, or what its workers held, is gone."""
+    """Raise an error that names the loss of a scheduler, or of data on its workers."""
     try:
         yield
     except Exception as error:

@@ -151,7 +151,13 @@ def test_a_pass_under_way_says_how_long_it_takes():
     follower.expect([Work("a", "read", 0.0)] * 3, N)
     follower.begin("a")
     with follower.doing("read", 0.0, 1.0):
-        machine.now += 30.0
+        machine.now += 4.0
+        follower.tick(0.04)  # too little to know
+        assert follower.left() < 1.0
+        machine.now += 2.0
+        follower.tick(0.06)  # little, but some seconds
+        assert follower.left() == pytest.approx(94.0 + 2 * 100.0)
+        machine.now += 24.0
         follower.tick(0.3)
         assert follower.left() == pytest.approx(70.0 + 2 * 100.0)
     assert follower.left() == pytest.approx(60.0)

@@ -32,7 +32,8 @@ GUESSES = {
     "write": 8e-7,
 }
 RECENT = 3  # measurements of which a rate is the median: other work on a machine comes and goes
-SURE = 0.1  # share of a pass from which on it says how long the whole takes
+# Share of a pass, or seconds, from which on it says how long the whole takes.
+SURE, SURE_SECONDS = 0.1, 5.0
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ class Meter:
         seconds = 0.0
         if self._now is not None:
             spent, expected = self.clock() - self._since, self._cost(self._now)
-            if self._share > SURE:
+            if self._share > SURE or (self._share > 0 and spent > SURE_SECONDS):
                 whole = spent / self._share
                 seconds += whole - spent
                 self._learn(self._now, whole)

@@ -58,7 +58,7 @@ def test_findings_do_not_collide_with_columns(few_layers, names):
     screen = call("outliers", "t.csv", "--targets", targets, *QUICK, "--out", "o.csv").stdout
     found, own = pd.read_csv("o.csv"), Names(frame)
     assert not [name for name in frame if name.startswith(own.prefix)]
-    assert len(set(found)) == len(found.columns) == 2 + 8 + 6 * len(names)
+    assert len(set(found)) == len(found.columns) == 2 + 9 + 6 * len(names)
     row = found[own.row].to_numpy()
     for name in names:  # the columns of the table are what they were
         np.testing.assert_array_equal(found[name], frame[name].to_numpy()[row])

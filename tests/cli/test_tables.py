@@ -224,7 +224,7 @@ def test_outliers_are_found_on_their_lines(dirty, tmp_path, name, monkeypatch):
     out = tmp_path / name
     result = call("outliers", dirty.path, "--targets", "price,weight", "--out", out)
     rows = read_table(out)
-    of_row = ("row", "line", "score", "quality", "flagged", "kind", "off", "twin")
+    of_row = ("row", "line", "score", "quality", "flagged", "certain", "kind", "off", "twin")
     of_target = ("expected", "off_by", "spreads", "score", "flagged")
     assert list(rows) == [
         "id", "size", "colour", "code", "same",

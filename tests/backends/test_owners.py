@@ -38,7 +38,6 @@ SEARCHES = {
 }
 
 
-CLIENT = "client_of_processes"  # some tests kill a worker
 pytestmark = [
     pytest.mark.filterwarnings("ignore:X does not have valid feature names"),
     pytest.mark.usefixtures("current_client"),

@@ -24,6 +24,7 @@ from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.dask.fit import active_client
 from gorelm.backends.dask.source import (
     Partitioned,
+    SomeRows,
     delayed_parts,
     names_of,
     naming_lost_cluster,
@@ -64,7 +65,7 @@ class Partitions:
         self.feature_names = names_of(X.values if isinstance(X, Partitioned) else X)
         parts = delayed_parts(X)
         arrays = []
-        for part, place in zip(parts, _places(self._client, parts), strict=True):
+        for part, place in zip(parts, _places(self._client, X, len(parts)), strict=True):
             with place:
                 arrays.append(dask.delayed(_as_array, pure=False)(part))
         self._parts: list[Delayed] = self._client.persist(arrays)
@@ -257,7 +258,7 @@ def _added(one: list[RidgeSums], other: list[RidgeSums]) -> list[RidgeSums]:
 # -- graphs --------------------------------------------------------------------------------------
 
 
-def _places(client: Client, parts: Sequence[Any]) -> list[AbstractContextManager[Any]]:
+def _places(client: Client, X: Any, n_parts: int) -> list[AbstractContextManager[Any]]:
     """Return in which context to make the tasks of each part: a run of parts for every thread.
 
     Parts that workers hold already stay where they are.
@@ -266,10 +267,10 @@ def _places(client: Client, parts: Sequence[Any]) -> list[AbstractContextManager
     from distributed import futures_of
 
     threads = [at for at, n in sorted(client.nthreads().items()) for _ in range(n)]
-    if not threads or futures_of(parts):
-        return [nullcontext() for _ in parts]
-    of_parts = [threads[number * len(threads) // len(parts)] for number in range(len(parts))]
-    return [dask.annotate(workers=[at], allow_other_workers=True) for at in of_parts]
+    if not threads or futures_of(X.whole if isinstance(X, SomeRows) else X):
+        return [nullcontext() for _ in range(n_parts)]
+    places = [threads[number * len(threads) // n_parts] for number in range(n_parts)]
+    return [dask.annotate(workers=[at], allow_other_workers=True) for at in places]
 
 
 def _tree(tasks: list[Delayed], join: Any) -> Delayed:

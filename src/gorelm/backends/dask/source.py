@@ -68,8 +68,8 @@ class SomeRows:
     ndim = 2
 
     def __init__(self, X: Any, rows: list[Indices]) -> None:
-        self.columns, self.dtypes, self._rows = X.columns, X.dtypes, rows
-        self._whole = delayed_parts(X)
+        self.columns, self.dtypes, self.whole, self._rows = X.columns, X.dtypes, X, rows
+        self._parts = delayed_parts(X)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -81,7 +81,7 @@ class SomeRows:
         import dask
 
         pick = dask.delayed(_rows_of, pure=False)
-        return [pick(*both) for both in zip(self._whole, self._rows, strict=True)]
+        return [pick(*both) for both in zip(self._parts, self._rows, strict=True)]
 
     def __dask_graph__(self) -> None:
         """Return None: only its partitions have a graph."""

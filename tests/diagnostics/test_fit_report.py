@@ -124,7 +124,7 @@ def test_page_says_what_the_model_says(gor, page):
     order = np.argsort(-gor.outlier_scores_, kind="stable")[:100]
     assert [int(row[0]) for row in rows] == order.tolist()
     assert [row[1] == "row" for row in rows] == flagged[order].tolist()
-    figures = np.array([[row[1], *row[3:]] for row in rows], dtype=float)
+    figures = np.array([row[2:] for row in rows], dtype=float)
     np.testing.assert_array_equal(figures[:, 0], gor.outlier_scores_[order])
     np.testing.assert_allclose(figures[:, 1:], (T - predicted)[order], rtol=1e-12)
 
@@ -247,10 +247,30 @@ class Wrapper(RegressorMixin, BaseEstimator):
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_rows_are_those_of_the_findings_in_their_order(tmp_path):
+    pytest.importorskip("pandas")
+    inputs, targets = X.copy(), T.copy()
+    targets[[5, 60]] += 30.0
+    targets[90, 1] += 60.0
+    model = RobustELMRegressor(n_hidden=20, effort="fast", random_state=0).fit(inputs, targets)
+    found = model.findings(inputs, targets)
+    assert "row" in {*found["gorelm.kind"]}
+    path = write(model, tmp_path, X=inputs, y=targets)
+    rows = Tables(path).rows["suspicious-rows"]
+    assert [int(row[0]) for row in rows] == found["gorelm.row"].tolist()[:100]
+    assert [row[1] for row in rows] == found["gorelm.kind"].tolist()[:100]
+    assert [float(row[2]) for row in rows] == found["gorelm.quality"].tolist()[:100]
+    certain = "" if model.contaminated_ else f"; {found['gorelm.certain'].sum()} certain"
+    share = f"{found['gorelm.flagged'].mean():.1%}"
+    said = f"rows with findings {found['gorelm.flagged'].sum()} of 150 ({share}){certain}"
+    assert said in words(path)
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_what_the_wrapper_says_comes_first(tmp_path):
     path = write(Wrapper().fit(X, T), tmp_path)
     rows = Tables(path).rows["suspicious-rows"]
-    assert [float(row[1]) for row in rows] == [1149.0 - k for k in range(100)]
+    assert [float(row[2]) for row in rows] == [1149.0 - k for k in range(100)]
     assert "49 of 150" in words(path)
     assert "Wrapper → GORELMRegressor" in words(path)
 
@@ -426,8 +446,8 @@ def test_many_targets(tmp_path):
     tables = Tables(path)
     assert tables.heads["suspicious-rows"] == [
         "row",
+        "finding",
         "score",
-        "flagged",
         "worst target",
         "given → expected",
         "inputs",

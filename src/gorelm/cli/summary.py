@@ -330,8 +330,13 @@ def _changes(log: pandas.DataFrame, *, with_ids: bool) -> list[str]:
     lines = []
     for start, reason in zip(starts, reasons, strict=True):
         text = printable(" ".join(reason.split()))
-        first, *others = textwrap.wrap(text, max(_WIDTH - width, 20), break_on_hyphens=False)
-        lines += [start.ljust(width) + first, *(" " * (width + 2) + other for other in others)]
+        parts = textwrap.wrap(
+            text, max(_WIDTH - width, 20), subsequent_indent="  ", break_on_hyphens=False
+        )
+        starts_of_parts = [start.ljust(width), *[" " * width] * len(parts)]
+        lines += [
+            before + part for before, part in zip(starts_of_parts, parts or [""], strict=False)
+        ]
     return lines
 
 

@@ -152,7 +152,7 @@ def passes(n_rows: int, workers: int, repeats: int) -> dict[str, list[tuple[floa
         parts = Partitions(da.from_array(X, chunks=(-(-n_rows // (2 * workers)), -1)))
         rows = parts.scaled(parts.scaling(omega, omega > 0))
         for name, call in {
-            "take": lambda: rows.take(some),
+            "take": lambda: rows._taken(some),  # not what is remembered
             "sums": lambda: rows.sums(hidden, folds, omega, T),
             "outputs": lambda: rows.outputs(hidden, folds, coefs),
         }.items():
@@ -172,12 +172,24 @@ def passes(n_rows: int, workers: int, repeats: int) -> dict[str, list[tuple[floa
     return found
 
 
+def megabytes(n_rows: int) -> dict[str, tuple[float, float]]:
+    """Return what travels in each kind of pass at least: to the workers, and from them."""
+    of_sums = 4 * 8 * (N_HIDDEN + 1) * (N_HIDDEN + 1 + N_TARGETS)  # four folds
+    of_rows = 8 * n_rows * (1 + 1 + N_TARGETS)  # numbers of rows, their weights and targets
+    return {
+        "take": (0.008, 1e-6 * 8 * 1000 * N_INPUTS),
+        "sums": (1e-6 * of_rows, 1e-6 * of_sums),
+        "outputs": (1e-6 * 8 * n_rows, 1e-6 * 8 * n_rows * N_TARGETS),
+    }
+
+
 def run_robust(n_rows: int, repeats: int) -> None:
     print(
-        "| workers | pass | ms | work of the slowest worker | overhead | tenth percentile | CPU |"
+        "| workers | pass | ms | work of the slowest worker | overhead | tenth percentile | CPU | "
+        "MB there | MB back |"
     )
-    print("|---|---|---|---|---|---|---|")
-    totals = {}
+    print("|---|---|---|---|---|---|---|---|---|")
+    totals, travels = {}, megabytes(n_rows)
     for workers in (1, 2, 4):
         found = passes(n_rows, workers, repeats)
         for name, measured in found.items():
@@ -185,10 +197,12 @@ def run_robust(n_rows: int, repeats: int) -> None:
             figures = np.median(took), np.median(work), np.median(took - work)
             figures += np.quantile(took - work, 0.1), np.median(cpu)
             cells = " | ".join(f"{1e3 * value:.1f}" for value in figures)
-            print(f"| {workers} | {name} | {cells} |", flush=True)
+            there, back = travels[name]
+            print(f"| {workers} | {name} | {cells} | {there:.2f} | {back:.2f} |", flush=True)
         totals[workers] = sum(float(np.median(np.array(m)[:, 1])) for m in found.values())
     cores = len(os.sched_getaffinity(0))
-    print(f"\nwork of the slowest worker, 1 against 4: {totals[1] / totals[4]:.2f} times, ", end="")
+    print("\nNext to nothing travels for `take`: its overhead is that of a graph of tasks.")
+    print(f"work of the slowest worker, 1 against 4: {totals[1] / totals[4]:.2f} times, ", end="")
     print(f"on {cores} cores, load {os.getloadavg()[0]:.1f}")
 
 

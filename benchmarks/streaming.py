@@ -192,11 +192,11 @@ def measure_cli(args):
         flagged = np.zeros(args.rows, dtype=bool)
         flagged[found["gorelm.row"][found["gorelm.kind"] == "row"]] = True
     print(f"\n{'at':>8} {'said':>8} {'true':>8} {'ratio':>6}  what")
-    shown, worst = -np.inf, 1.0
+    shown, worst, when = -np.inf, 1.0, 0.0
     for at, left, line in said:
         true = seconds - at
         if at >= 60 and true >= ENDING:
-            worst = max(worst, left / true, true / max(left, 1e-9))
+            worst, when = max((worst, when), (max(left / true, true / max(left, 1e-9)), at))
         if at - shown >= seconds / 25:
             shown = at
             print(f"{at:7.0f}s {left:7.0f}s {true:7.0f}s {left / true:6.2f}  {line}")
@@ -207,7 +207,7 @@ def measure_cli(args):
     )
     print(
         f"time left as said from the first minute on, until {ENDING} s before the end: within a "
-        f"factor of {worst:.2f}"
+        f"factor of {worst:.2f} (worst after {when:.0f} s)"
     )
 
 

@@ -242,7 +242,7 @@ def found_in(kinds, flags):
     """Return findings of two targets, t and u, of given kinds and flags."""
     of = Names(["t", "u"])
     n = len(kinds)
-    found = pd.DataFrame({of.row: range(n), of.kind: kinds})
+    found = pd.DataFrame({of.row: range(n), of.kind: kinds, of.certain: True})
     for j, name in enumerate("tu"):
         found[name] = np.arange(n) + 10.0 * j
         found[of.expected(name)] = found[name] - 100
@@ -280,7 +280,15 @@ def test_of_a_wrong_row_without_a_wrong_cell_the_worst_target_is_named():
     assert why == "wrong row: u 11, expected -89"
 
 
-@pytest.mark.parametrize("option", [{"rows": "blank"}, {"cells": "drop"}])
+def test_what_is_only_suspicious_stays():
+    found, of = found_in(["row", "cell", "cell"], [(True, True), (True, False), (False, True)])
+    found[of.certain] = [True, False, False]  # the last row alone
+    assert plan(found, of, ["t", "u"])["row"].tolist() == [2]
+    every = plan(found, of, ["t", "u"], suspicious="change")
+    assert list(zip(every["row"], every["column"], strict=True)) == [(0, ""), (1, "t"), (2, "u")]
+
+
+@pytest.mark.parametrize("option", [{"rows": "blank"}, {"cells": "drop"}, {"suspicious": "drop"}])
 def test_unknown_options(option):
     found, of = found_in(["row"], [(True, True)])
     with pytest.raises(ValueError, match="must be one of"):

@@ -1,5 +1,7 @@
 """The table of findings: what it holds follows from the scores of the fit and from the table."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ from sklearn.linear_model import Ridge
 
 from gorelm import RobustELMRegressor, TableRegressor, load, save
 from gorelm.datasets import make_multitarget
-from gorelm.findings import Names, findings, quality
+from gorelm.findings import Names, findings, quality, ranking
 
 
 def make_table(n=120, m=2, seed=0):
@@ -28,12 +30,34 @@ def fitted():
     return TableRegressor(small, random_state=0).fit(X, y), X, y
 
 
+def test_all_of_a_clear_group_are_certain(fitted):
+    model, X, y = fitted
+    for clear in (False, True):
+        judge = copy.deepcopy(model)
+        judge.regressor_.contaminated_ = clear
+        judge.regressor_.outlier_threshold_ = judge.outlier_scores_.max() / 1.5
+        judge.regressor_.cell_thresholds_ = np.nanmax(judge.cell_scores_, axis=0) / 1.5
+        found = judge.findings(X, y)
+        assert found["gorelm.kind"].iloc[0] == "row"
+        assert found["gorelm.certain"].iloc[0] == clear
+
+
+def test_order_and_kinds_without_the_frame(fitted):
+    model, X, y = fitted
+    found, of = model.findings(X, y), Names([*X, *y])
+    short = ranking(model, y, X)
+    np.testing.assert_array_equal(short.order, found[of.row])
+    assert short.kind[short.order].tolist() == found[of.kind].tolist()
+    assert short.certain[short.order].tolist() == found[of.certain].tolist()
+    np.testing.assert_array_equal(np.exp2(-short.worst[short.order]), found[of.quality])
+
+
 def test_columns_follow_from_the_fit_and_the_table(fitted):
     model, X, y = fitted
     found = model.findings(X, y)
     of = Names([*X, *y])
     assert list(found)[:5] == list(X)
-    assert len(found.columns) == 5 + 7 + 6 * 2
+    assert len(found.columns) == 5 + 8 + 6 * 2
     row = found[of.row].to_numpy()
     assert sorted(row) == list(range(120))
     assert found.index.tolist() == X.index[row].tolist()
@@ -41,6 +65,8 @@ def test_columns_follow_from_the_fit_and_the_table(fitted):
     pd.testing.assert_frame_equal(found[list(y)], y.iloc[row])
     np.testing.assert_array_equal(found[of.score], model.outlier_scores_[row])
     assert found[of.flagged].tolist() == (found[of.kind] != "").tolist()
+    judged = found[of.kind].isin(["row", "cell"])
+    assert found[of.certain].tolist() == (judged & (found[of.quality] < 0.25)).tolist()
     rows_flagged = found[of.kind] == "row"
     np.testing.assert_array_equal(rows_flagged, model.outlier_mask_[row])
     for j, name in enumerate(y):

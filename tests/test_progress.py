@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 
 from gorelm import RobustELMRegressor
+from gorelm._features.joint import JointLayer
+from gorelm._features.scaling import Scaling
 from gorelm._progress import Meter, Work, doing, following, meter
+from gorelm.backends.inputs import InMemory
+from gorelm.backends.streamed_inputs import StreamedInputs
 from gorelm.datasets import make_multitarget
 from gorelm.estimators._robust import plan as planning
 from gorelm.estimators._robust import screen
+from gorelm.estimators._robust.layers import Layer
 from gorelm.estimators._robust.task import EFFORTS
 from gorelm.stream import RowBlocks
 
@@ -74,13 +79,85 @@ def test_what_may_be_necessary_counts_with_its_chance():
     assert follower.left() == pytest.approx(1.0)
 
 
+def test_outputs_that_take_longer_count_for_more():
+    """A rate is of outputs of weight 1, whatever was measured: of cosines, or of tanhs."""
+    machine = Machine(0.0, 1e-3, 0.0)
+    follower = Meter(lambda _: None, 0.0, lambda: machine.now)
+    work = [Work("a", "outputs", N, 10, weight=4.0), Work("a", "outputs", N, 10)]
+    follower.expect([*work, Work("b", "sums", 0.5 * N, 10)], N)
+    for kind, rate in {"read": 1e-12, "outputs": 1e-3, "sums": 1e-12}.items():
+        follower.measured(kind, rate)
+    follower.begin("a")
+    follower.weight = 2.0
+    with follower.doing("outputs", N, 10, 4.0):
+        machine.now += 40.0
+    assert follower.left() == pytest.approx(20.0 + 10.0, rel=0.02)
+    follower.weight = 1.0
+    assert follower.left() == pytest.approx(10.0 + 5.0, rel=0.02)
+    follower.foresee("b", "sums", N)
+    assert follower.left() == pytest.approx(10.0 + 10.0, rel=0.02)
+
+
+def test_one_slow_pass_does_not_change_what_is_expected_of_others():
+    machine = Machine(0.0, 1e-3, 0.0)
+    follower = Meter(lambda _: None, 0.0, lambda: machine.now)
+    follower.measured("read", 1e-12)
+    follower.expect([Work("a", "outputs", N, 10)] * 6, N)
+    follower.begin("a")
+    for slower, left in [(1, 50), (1, 40), (4, 30), (1, 20), (4, 40)]:
+        with follower.doing("outputs", N, 10):
+            machine.now += 10.0 * slower
+        assert follower.left() == pytest.approx(left, rel=0.01)
+
+
+def test_a_trial_knows_which_outputs_take_longer(monkeypatch):
+    """In units of one activation; a joint layer has the average of its parts."""
+    follower = Meter(lambda _: None)
+    planning.try_out(follower, 60, 5, 2, 1)
+    assert follower.weights[planning.UNIT] == 1.0
+    assert all(weight > 0 for weight in follower.weights.values())
+    x = np.random.default_rng(0).normal(size=(50, 5))
+    follower.weights |= {"cosine": 5.0, "tanh": 1.0}
+    rows = planning.Measured(InMemory(x), follower)
+    parts = [Layer(name, 1.0, False).draw(10, 0, x) for name in ("cosine", "tanh")]
+    follower.step, follower.weight = "search", 1.0
+    rows.outputs(parts[0], [np.arange(50)], [np.zeros((11, 1))])
+    assert follower.weight == 3.0
+    assert rows._weight_of(JointLayer(tuple(parts), np.ones(2))) == 3.0
+    follower.step = "screen"
+    rows.outputs(parts[0], [np.arange(50)], [np.zeros((11, 1))])
+    assert follower.weight == 3.0
+
+
+def test_a_sample_that_is_asked_for_again_is_not_read_again():
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    blocks = RowBlocks.from_array(x)
+    said = []
+    far = StreamedInputs(blocks, Scaling.fit("standard", x, np.ones(200)))
+    rows = planning.Measured(far, Meter(said.append))
+    some = np.array([3, 50, 7])
+    first = rows.take(some)
+    rows.take(some)[:] = 0.0  # what is given out is not what is remembered
+    assert np.array_equal(rows.take(some), first)
+    assert np.array_equal(far.take(some), first)
+    assert blocks.n_passes == 1
+    assert np.array_equal(rows.take(some[::-1]), first[::-1])
+    assert blocks.n_passes == 2
+
+
 def test_a_pass_under_way_says_how_long_it_takes():
     machine = Machine(1.0, 0.0, 0.0)
     follower = Meter(lambda _: None, 0.0, lambda: machine.now)
     follower.expect([Work("a", "read", 0.0)] * 3, N)
     follower.begin("a")
     with follower.doing("read", 0.0, 1.0):
-        machine.now += 30.0
+        machine.now += 4.0
+        follower.tick(0.04)  # too little to know
+        assert follower.left() < 1.0
+        machine.now += 2.0
+        follower.tick(0.06)  # little, but some seconds
+        assert follower.left() == pytest.approx(94.0 + 2 * 100.0)
+        machine.now += 24.0
         follower.tick(0.3)
         assert follower.left() == pytest.approx(70.0 + 2 * 100.0)
     assert follower.left() == pytest.approx(60.0)
@@ -108,9 +185,9 @@ def test_the_plan_of_a_fit_is_what_it_does(wrong, monkeypatch):
         planned.extend(plain(*given))
         return planned
 
-    def noted(self, kind, rows, size):
+    def noted(self, kind, rows, size, weight=None):
         done.append((self.step, kind))
-        return measured(self, kind, rows, size)
+        return measured(self, kind, rows, size, weight)
 
     monkeypatch.setattr(screen, "SCREEN_ROWS", 150)  # fewer than there are
     monkeypatch.setitem(EFFORTS, "fast", replace(EFFORTS["fast"], middle_rows=200))

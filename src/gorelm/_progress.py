@@ -3,11 +3,12 @@ r"""The remaining time of a long computation, estimated from its plan and from m
 A plan is a list of `Work`: passes over all rows, and other work whose time grows with their number.
 The seconds of one are
 
-.. math:: N r + n (L h + L^2 g) \quad\text{(sums)}, \qquad N r + n L h \quad\text{(outputs)},
+.. math:: N r + n (L w h + L^2 g) \quad\text{(sums)}, \qquad N r + n L w h \quad\text{(outputs)},
 
-for N rows, n of which are used, and L hidden outputs; other kinds take a constant time per row and
-column. Each constant starts as a guess and is then measured, by a trial before the work begins and
-by every pass. Work that may not be needed counts with its probability.
+for N rows, n of which are used, and L hidden outputs of weight w (a cosine takes several times as
+long as a tanh); other kinds take a constant time per row and column. Each constant starts as a
+guess and is then measured, by a trial before the work begins and by every pass. Work that may not
+be needed counts with its probability.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from statistics import median
 # Seconds for every row (and column, hidden output, or pair of those) of kinds of work; guesses, in
 # proportions measured on one machine.
 GUESSES = {
-    "learn": 2.4e-7,
+    "learn": 7e-8,
     "read": 5e-7,
-    "outputs": 2e-8,
-    "sums": 5e-11,
-    "judge": 1.3e-7,
-    "rank": 1.6e-7,
-    "write": 1.2e-6,
+    "outputs": 8e-9,
+    "sums": 3.5e-11,
+    "judge": 2.7e-7,
+    "rank": 1.5e-7,
+    "write": 8e-7,
 }
-NEWS = 0.5  # share of the last measurement in a rate: other work on a machine comes and goes
-SURE = 0.1  # share of a pass from which on it says how long the whole takes
+RECENT = 3  # measurements of which a rate is the median: other work on a machine comes and goes
+# Share of a pass, or seconds, from which on it says how long the whole takes.
+SURE, SURE_SECONDS = 0.1, 5.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Work:
     rows: float  # worked on
     size: float = 1.0  # columns, or hidden outputs
     chance: float = 1.0  # that it will be done at all
+    weight: float | None = None  # of a hidden output; None: as usual
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,10 @@ class Meter:
     clock: Callable[[], float] = time.perf_counter
     n_rows: int = 0
     step: str = "reading"
+    weight: float = 1.0  # usual one, of a hidden output
+    weights: dict[str, float] = field(default_factory=dict)  # of the outputs of activations
     _left: list[Work] = field(default_factory=list)
-    _measured: dict[str, float] = field(default_factory=dict)
+    _measured: dict[str, list[float]] = field(default_factory=dict)
     _now: Work | None = None
     _since: float = 0.0
     _share: float = 0.0  # of the pass that is under way
@@ -110,14 +115,23 @@ class Meter:
             if chance > 0.0 or work.step != step or work.chance == 1.0
         ]
 
+    def foresee(self, step: str, kind: str, rows: float) -> None:
+        """Say how many rows a kind of work in a step will be about."""
+        self._left = [
+            replace(work, rows=rows) if (work.step, work.kind) == (step, kind) else work
+            for work in self._left
+        ]
+
     def measured(self, kind: str, rate: float) -> None:
         """Note the seconds for every row, and column or hidden output."""
-        self._measured[kind] = rate
+        self._measured[kind] = [*self._measured.get(kind, []), rate][-RECENT:]
 
     # -- what is done ----------------------------------------------------------------------------
 
     @contextmanager
-    def doing(self, kind: str, rows: float, size: float) -> Iterator[None]:
+    def doing(
+        self, kind: str, rows: float, size: float, weight: float | None = None
+    ) -> Iterator[None]:
         """Measure a part of the plan; what is done within it is a part of it."""
         if self._now is not None:
             yield
@@ -125,7 +139,8 @@ class Meter:
         planned = next((w for w in self._left if (w.step, w.kind) == (self.step, kind)), None)
         if planned is not None:
             self._left.remove(planned)
-        self._now, self._since, self._share = Work(self.step, kind, rows, size), self.clock(), 0.0
+        self._now = Work(self.step, kind, rows, size, weight=weight)
+        self._since, self._share = self.clock(), 0.0
         self._tell()
         try:
             yield
@@ -145,28 +160,31 @@ class Meter:
         if self._own(work) > 0:
             # What is left of a small difference says nothing.
             rate = self._rate(work.kind) * max(rest, 0.01 * seconds) / self._own(work)
-            before = self._measured.get(work.kind, rate)
-            self._measured[work.kind] = NEWS * rate + (1.0 - NEWS) * before
+            self.measured(work.kind, rate)
 
     def _rate(self, kind: str) -> float:
         """Return what was measured, or a guess in proportion to what was measured of others."""
         if kind in self._measured:
-            return self._measured[kind]
-        ratios = [rate / GUESSES[other] for other, rate in self._measured.items()]
+            return median(self._measured[kind])
+        ratios = [median(rates) / GUESSES[other] for other, rates in self._measured.items()]
         return GUESSES[kind] * (median(ratios) if ratios else 1.0)
 
     def _own(self, work: Work) -> float:
         """Return the seconds of what only this kind of work does."""
         power = 2 if work.kind == "sums" else 1
         rows = self.n_rows if work.kind == "read" else work.rows
-        return self._rate(work.kind) * rows * work.size**power
+        weight = self._weight(work) if work.kind == "outputs" else 1.0
+        return self._rate(work.kind) * rows * work.size**power * weight
+
+    def _weight(self, work: Work) -> float:
+        return self.weight if work.weight is None else work.weight
 
     def _cost(self, work: Work) -> float:
         seconds = self._own(work)
         if work.kind in ("outputs", "sums"):
             seconds += self._rate("read") * self.n_rows
         if work.kind == "sums":
-            seconds += self._rate("outputs") * work.rows * work.size
+            seconds += self._rate("outputs") * work.rows * work.size * self._weight(work)
         return seconds
 
     # -- what is left ----------------------------------------------------------------------------
@@ -177,7 +195,7 @@ class Meter:
         seconds = 0.0
         if self._now is not None:
             spent, expected = self.clock() - self._since, self._cost(self._now)
-            if self._share > SURE:
+            if self._share > SURE or (self._share > 0 and spent > SURE_SECONDS):
                 whole = spent / self._share
                 seconds += whole - spent
                 self._learn(self._now, whole)
@@ -225,6 +243,12 @@ def settle(step: str, chance: float) -> None:
     """Report how probable the optional work of a step is, if there is a meter."""
     if (current := _meter.get()) is not None:
         current.settle(step, chance)
+
+
+def foresee(step: str, kind: str, rows: float) -> None:
+    """Set the number of rows of a kind of work in a step, if there is a meter."""
+    if (current := _meter.get()) is not None:
+        current.foresee(step, kind, rows)
 
 
 def doing(kind: str, rows: float, size: float = 1.0) -> AbstractContextManager[None]:

@@ -67,10 +67,14 @@ def clean(
     features: Sequence[str] | str | None = None,
     rows: str = "drop",
     cells: str = "blank",
+    suspicious: str = "keep",
     estimator: BaseEstimator | None = None,
     random_state: int | None = 0,
 ) -> Cleaned:
     """Drop the wrong rows of a table, and blank its wrong cells.
+
+    By default only what is certain changes (``gorelm.certain`` of the findings): rows and cells
+    that form a clear group, and those far beyond the limit. Isolated findings near it stay.
 
     Parameters
     ----------
@@ -86,6 +90,8 @@ def clean(
     cells : {"blank", "expected", "keep"}, default="blank"
         What becomes of wrong target cells in rows that stay. "expected" takes what models that did
         not see the row expect, with as many decimals as the column has.
+    suspicious : {"keep", "change"}, default="keep"
+        What becomes of findings that are not certain: they stay, or change as the others do.
     estimator : estimator, optional
         What judges the rows: a regressor with `findings`. By default a :class:`TableRegressor`.
     random_state : int, default=0
@@ -117,7 +123,7 @@ def clean(
     model = TableRegressor(random_state=random_state) if estimator is None else clone(estimator)
     model.fit(X, y)
     found = model.findings(X, y)
-    changes = plan(found, Names([*X, *y]), list(y), rows=rows, cells=cells)
+    changes = plan(found, Names([*X, *y]), list(y), rows=rows, cells=cells, suspicious=suspicious)
     changed, log = apply(table, changes)
     return Cleaned(changed, log, found, model)
 
@@ -129,6 +135,7 @@ def plan(
     *,
     rows: str = "drop",
     cells: str = "blank",
+    suspicious: str = "keep",
 ) -> pandas.DataFrame:
     """Return what should change in a table, from its findings.
 
@@ -145,6 +152,8 @@ def plan(
         What becomes of wrong rows.
     cells : {"blank", "expected", "keep"}, default="blank"
         What becomes of wrong cells in rows that stay.
+    suspicious : {"keep", "change"}, default="keep"
+        What becomes of findings that are not certain (``certain`` is false).
 
     Returns
     -------
@@ -157,13 +166,17 @@ def plan(
     for name, value, known in (
         ("rows", rows, ("drop", "keep")),
         ("cells", cells, ("blank", "expected", "keep")),
+        ("suspicious", suspicious, ("keep", "change")),
     ):
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
     entries = []
     flags = found[[names.flagged_of(name) for name in targets]].to_numpy(dtype=bool)
     is_wrong = (found[names.kind] == "row").to_numpy()
-    for i in np.flatnonzero(is_wrong | flags.any(axis=1)):
+    concerned = is_wrong | flags.any(axis=1)
+    if suspicious == "keep":
+        concerned &= found[names.certain].to_numpy(dtype=bool)
+    for i in np.flatnonzero(concerned):
         one = found.iloc[i]
         off = [name for name, flag in zip(targets, flags[i], strict=True) if flag]
         where = [one[names.row], one[names.line] if names.line in found else "", found.index[i]]
@@ -191,10 +204,14 @@ def _worst(one: pandas.Series, names: Names, targets: Iterable[str]) -> list[str
 def _why(one: pandas.Series, names: Names, target: str) -> str:
     given, expected = one[target], one[names.expected(target)]
     digits = digits_apart(given, expected)
-    shown = f"{expected:.{digits}g}"
-    if 1e-4 <= abs(expected) < 1e8:  # as people write it
-        shown = np.format_float_positional(expected, digits, fractional=False, trim="-")
-    return f"{target} {given:.6g}, expected {shown}"
+    return f"{target} {_as_written(given, 6)}, expected {_as_written(expected, digits)}"
+
+
+def _as_written(value: float, digits: int) -> str:
+    """Return a number as people write it: 1967000 rather than 1.967e+06."""
+    if not 1e-4 <= abs(value) < 1e8:
+        return f"{value:.{digits}g}"
+    return np.format_float_positional(value, digits, fractional=False, trim="-")
 
 
 def digits_apart(given: float, expected: float) -> int:

@@ -34,14 +34,20 @@ _SAME_INPUT = 1e-6
 _CONTRADICTION = 5.0
 # Where more rows than this share have the inputs of another one, rows are repeated by design.
 _REPEATED = 0.1
+# Where errors form one group, a finding is certain only if it is this many thresholds off.
+_CERTAIN = 2.0
+_OTHER_TABLE = (
+    "X and y are not the table that the model was fitted to, whose rows were judged by models that "
+    "did not see them; fit again, or pass new=True for new rows"
+)
 
 
 class Judge(Protocol):
-    """A fitted model that judges rows, as far as findings need it.
+    """A fitted model that judges rows: what findings use of it.
 
-    Read where there: `out_of_fold_`, `outlier_scores_`, `outlier_mask_` of the training rows;
-    `target_spreads_`; `cell_scores_`, `cell_thresholds_`, `cell_mask_`; `input_mask_`; `kinds_`,
-    which of the columns are ignored; ``_was_fitted_to(X, y)``.
+    Read where there: `contaminated_`; `out_of_fold_`, `outlier_scores_`, `outlier_mask_` of the
+    training rows; `target_spreads_`; `cell_scores_`, `cell_thresholds_`, `cell_mask_`;
+    `input_mask_`; `kinds_`, which of the columns are ignored; ``_was_fitted_to(X, y)``.
     """
 
     outlier_threshold_: float
@@ -98,11 +104,11 @@ class Names:
 
     Attributes
     ----------
-    line, row, score, quality, flagged, kind, off, twin : str
+    line, row, score, quality, flagged, certain, kind, off, twin : str
         Of a row: its line in the file; its number, from 0; how far it is off; that between 0
-        (wrong) and 1; whether something is wrong with it, and what; the targets that are off, in
-        the form that ``--targets`` takes; the number of a row with the same inputs that contradicts
-        it.
+        (wrong) and 1; whether something is wrong with it, whether that is certain, and what it is;
+        the targets that are off, in the form that ``--targets`` takes; the number of a row with the
+        same inputs that contradicts it.
 
     Examples
     --------
@@ -121,6 +127,7 @@ class Names:
         self.score = f"{self.prefix}score"
         self.quality = f"{self.prefix}quality"
         self.flagged = f"{self.prefix}flagged"
+        self.certain = f"{self.prefix}certain"
         self.kind = f"{self.prefix}kind"
         self.off = f"{self.prefix}off"
         self.twin = f"{self.prefix}twin"
@@ -180,7 +187,7 @@ def quality(score: Array, threshold: Array | float) -> Array:
 
 
 def _ratio(score: Array, threshold: Array | float) -> Array:
-    """Score / threshold; a score of 0 is none of a threshold of 0, any other one infinite."""
+    """Score / threshold; for a threshold of 0, a score of 0 gives 0 and any other infinity."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.where(score == 0.0, 0.0, score / threshold)
 
@@ -217,11 +224,11 @@ def findings(
         One line a row of the table, with its index. First all inputs, then columns whose names
         start with ``gorelm.`` (see :class:`Names`): ``row`` (its number, from 0), ``line`` (if
         given), ``score`` (as `outlier_scores_`), ``quality`` (see :func:`quality`; of the worst of
-        row, cells and twin), ``flagged``, ``kind`` of finding, ``off`` (targets that are), ``twin``
-        (the row that it contradicts), and of each target T its value, ``expected.T``, ``off_by.T``
-        (value less expected), ``spreads.T`` (that in robust spreads of the target, on the scale on
-        which it is judged), ``score.T`` (how far the cell is off, in errors usual there),
-        ``flagged.T``. The kind is the first that applies of
+        row, cells and twin), ``flagged``, ``certain``, ``kind`` of finding, ``off`` (targets that
+        are), ``twin`` (the row that it contradicts), and of each target T its value,
+        ``expected.T``, ``off_by.T`` (value less expected), ``spreads.T`` (that in robust spreads of
+        the target, on the scale on which it is judged), ``score.T`` (how far the cell is off, in
+        errors usual there), ``flagged.T``. The kind is the first that applies of
 
         - ``row``: the targets do not go with the inputs;
         - ``cell``: one or some of the targets do not, the others do;
@@ -231,6 +238,10 @@ def findings(
           looked for where more than a tenth of the rows have the inputs of another: rows are
           repeated by design there;
         - empty: nothing is wrong.
+
+        A finding of the kind ``row`` or ``cell`` is ``certain`` if the errors of the table form two
+        clear groups (`contaminated_`), or if it is off by more than twice the threshold (a quality
+        below 1/4). The others are suspicious: isolated, and possibly right.
 
     Raises
     ------
@@ -263,7 +274,9 @@ def findings(
     if both := [name for name in target_names if name in inputs.columns]:
         raise ValueError(f"{both[0]!r} is the name of an input and of a target; rename one of them")
     names = Names([*map(str, inputs.columns), *target_names])
-    judged = _judged_as_new(model, X, y, T) if new else _judged(model, X, y, T)
+    if not new and not getattr(model, "_was_fitted_to", lambda *_: True)(X, y):
+        raise ValueError(_OTHER_TABLE)
+    judged = _judged_as_new(model, X, y, T) if new else _judged(model, T)
     twins = _twins(_used(model, columns_of(X)), T, judged.expected)
     kind, worst, cells_off = _ranked(judged, T, twins)
     content: dict[str, object] = {names.row: np.arange(len(T))}
@@ -273,6 +286,7 @@ def findings(
         names.score: judged.scores,
         names.quality: np.exp2(-worst),
         names.flagged: kind != "",
+        names.certain: _certain(model, kind, worst),
         names.kind: kind.astype(object),
         names.off: _lists(cells_off, target_names),
         names.twin: pandas.array(twins.row, dtype="Int64"),
@@ -288,16 +302,22 @@ def findings(
         }
     found = pandas.concat([inputs, pandas.DataFrame(content, index=inputs.index)], axis=1)
     found.loc[found[names.twin] < 0, names.twin] = pandas.NA
-    # NaN (not judged) comes last; of equally bad rows, the one with the larger score first.
-    order = np.lexsort([np.arange(len(T)), -np.nan_to_num(judged.scores), -worst])
-    return found.iloc[order]
+    return found.iloc[_order(judged.scores, worst)]
 
 
-def ranking(model: Judge, y: object) -> tuple[npt.NDArray[np.str_], Array, Mask]:
-    """Return the kind of finding, how bad it is, and the cells off, of rows the model judged.
+@dataclass(frozen=True)
+class Ranking:
+    """The findings of a table without its inputs and targets."""
 
-    Rows are not compared with others that have the same inputs. The larger the second, the more
-    suspicious is the row; beyond 1 it is flagged.
+    kind: npt.NDArray[np.str_]  # of finding; empty: none
+    worst: Array  # how far the row is off, in thresholds; NaN: not judged
+    certain: Mask
+    cells_off: Mask  # (n, m)
+    order: npt.NDArray[np.intp]  # of the rows, the most suspicious first
+
+
+def ranking(model: Judge, y: object, X: object = None) -> Ranking:
+    """Return what is wrong with the rows that the model was fitted to, and their order.
 
     Parameters
     ----------
@@ -305,9 +325,20 @@ def ranking(model: Judge, y: object) -> tuple[npt.NDArray[np.str_], Array, Mask]
         Fitted, as for :func:`findings`.
     y : frame or array of shape (n_samples,) or (n_samples, n_targets)
         Targets; NaN where unknown.
+    X : frame or array, optional
+        Inputs; without them, no duplicates are looked for.
     """
     T = np.column_stack([column.numbers()[0] for column in target_columns(y)[1]])
-    return _ranked(_judged(model, None, y, T), T, _twins([], T, T))
+    judged = _judged(model, T)
+    columns = [] if X is None else _used(model, columns_of(X))
+    kind, worst, cells_off = _ranked(judged, T, _twins(columns, T, judged.expected))
+    order = _order(judged.scores, worst)
+    return Ranking(kind, worst, _certain(model, kind, worst), cells_off, order)
+
+
+def _order(scores: Array, worst: Array) -> npt.NDArray[np.intp]:
+    """NaN (not judged) comes last; of equally bad rows, the one with the larger score first."""
+    return np.lexsort([np.arange(len(worst)), -np.nan_to_num(scores), -worst])
 
 
 def _ranked(judged: _Judged, T: Array, twins: _Twins) -> tuple[npt.NDArray[np.str_], Array, Mask]:
@@ -320,6 +351,12 @@ def _ranked(judged: _Judged, T: Array, twins: _Twins) -> tuple[npt.NDArray[np.st
     worst = np.fmax(judged.ratio, np.where(twins.row >= 0, twins.ratio, np.nan))
     # Rows that are trusted, or most of whose targets are right, may be beyond a threshold.
     return kind, np.where(kind == "", np.minimum(worst, 1.0), worst), cells_off
+
+
+def _certain(model: object, kind: npt.NDArray[np.str_], worst: Array) -> Mask:
+    """Return which findings are certain: those of a clear group, and those far beyond the limit."""
+    apart = bool(getattr(model, "contaminated_", False))
+    return np.isin(kind, ["row", "cell"]) & (apart | (worst > _CERTAIN))
 
 
 @dataclass(frozen=True)
@@ -337,16 +374,12 @@ class _Judged:
     ratio: Array  # (n,), the largest of the scores over their thresholds
 
 
-def _judged(model: Judge, X: object, y: object, T: Array) -> _Judged:
+def _judged(model: Judge, T: Array) -> _Judged:
     """Return the training rows, as the fit judged them."""
     expected = np.asarray(_attribute(model, "out_of_fold_"), dtype=float)
     expected = expected.reshape(len(expected), -1)
-    fitted_to = getattr(model, "_was_fitted_to", lambda *_: True)
-    if expected.shape != T.shape or not fitted_to(X, y):
-        raise ValueError(
-            "X and y are not the table that the model was fitted to, whose rows were judged by "
-            "models that did not see them; fit again, or pass new=True for new rows"
-        )
+    if expected.shape != T.shape:
+        raise ValueError(_OTHER_TABLE)
     mask = np.asarray(_attribute(model, "outlier_mask_"), dtype=bool)
     return _measured(
         model,

@@ -31,9 +31,9 @@ def client_of_threads() -> Iterator[Any]:
 
 @pytest.fixture
 def current_client(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Make the cluster named `CLIENT` in the module the current one, for tests named "dask"."""
+    """Make two worker processes the current cluster, for tests named "dask"."""
     if "dask" in request.node.name:
-        with request.getfixturevalue(request.module.CLIENT).as_current():
+        with request.getfixturevalue("client_of_processes").as_current():
             yield
     else:
         yield

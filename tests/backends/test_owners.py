@@ -38,7 +38,6 @@ SEARCHES = {
 }
 
 
-CLIENT = "client_of_processes"  # some tests kill a worker
 pytestmark = [
     pytest.mark.filterwarnings("ignore:X does not have valid feature names"),
     pytest.mark.usefixtures("current_client"),
@@ -65,7 +64,7 @@ def search(name, **params):
     return kind(**common | settings | params)
 
 
-def assert_same_search(there, here_, X, given):
+def assert_same_search(there, here_, X, given, digits=1e-8):
     """Same choice and flags; predictions to 1e-8: float32 would pass for the promised 1e-6."""
     assert there.best_index_ == here_.best_index_
     assert_allclose(there.best_score_, here_.best_score_, rtol=1e-9)
@@ -73,9 +72,9 @@ def assert_same_search(there, here_, X, given):
     assert_allclose(
         there.cv_results_["mean_test_score"], here_.cv_results_["mean_test_score"], rtol=1e-9
     )
-    assert there.n_iter_ == here_.n_iter_
+    assert there.n_iter_ == here_.n_iter_ or here_.n_iter_ == 1  # a closed form
     expected = here_.predict(X)
-    atol = 1e-8 * np.abs(expected).max()
+    atol = digits * np.abs(expected).max()
     assert_allclose(here(there.predict(given)), expected, rtol=0, atol=atol)
     assert_allclose(there.predict(X), expected, rtol=0, atol=atol)
     assert (there.cv_outlier_mask_ == here_.cv_outlier_mask_).all()
@@ -110,13 +109,15 @@ def test_every_owner_gives_the_search_in_memory(owner, name, rows, data, tmp_pat
     "owner",
     ["uneven blocks", "torch cpu", "torch cuda", pytest.param("dask", marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("name", ["GOR-ELM", "OR-ELM", "GR-ELM"])
+@pytest.mark.parametrize("name", SEARCHES)
 def test_searches_with_weights_and_unknown_targets(owner, name, data, tmp_path):
     T, w = weights_and_holes(data.T)
     params = {"search_rows": 150, "missing_targets": "ignore", "n_lams": 3}
     expected = search(name, **params).fit(data.X, T, w)
     X = OWNERS[owner](tmp_path, data.X)
-    assert_same_search(search(name, **params).fit(X, T, w), expected, data.X, X)
+    # The closed form of R-ELM in memory is an iteration elsewhere.
+    digits = 1e-7 if name == "R-ELM" else 1e-8
+    assert_same_search(search(name, **params).fit(X, T, w), expected, data.X, X, digits)
 
 
 def test_hidden_outputs_wider_than_the_rows_are_many(data):
@@ -608,6 +609,6 @@ def test_a_device_with_little_room_takes_smaller_blocks(data, monkeypatch, torch
     with pytest.raises(MemoryError, match="fewer nodes"):
         model.fit(data.X, data.T)
     assert model.members_ is before
-    monkeypatch.setattr(torch_inputs, "checked", full)
+    monkeypatch.setattr(torch_fit, "checked", full)
     with pytest.raises(MemoryError, match="fewer nodes"):
         model.fit(data.X, data.T)

@@ -3,7 +3,9 @@
 import os
 import signal
 import threading
+from contextlib import nullcontext
 from functools import cache
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -52,7 +54,6 @@ PAIRS += [("uneven blocks", "very many rows in given folds")]
 EVERY_PAIR = [(owner, case) for owner in OWNERS for case in CASES]
 PAIRS += [pytest.param(*p, marks=pytest.mark.slow) for p in EVERY_PAIR if p not in PAIRS]
 
-CLIENT = "client_of_threads"
 pytestmark = pytest.mark.usefixtures("current_client")
 
 
@@ -82,6 +83,7 @@ def assert_same_model(one, other, X, given=None):
         assert_allclose(mine.hidden_.A, theirs.hidden_.A, rtol=1e-9, atol=1e-12)
     assert one.contaminated_ == other.contaminated_
     assert (one.outlier_mask_ == other.outlier_mask_).all()
+    assert (one.cell_mask_ == other.cell_mask_).all()
     size = np.abs(other.predict(X)).max()
     assert_allclose(one.outlier_scores_, other.outlier_scores_, rtol=1e-6, atol=1e-6)
     assert_allclose(one.out_of_fold_, other.out_of_fold_, rtol=0, atol=1e-6 * size)
@@ -282,6 +284,26 @@ def test_lazy_predictions_and_bad_partitions(data, client_of_threads, tmp_path):
         with pytest.raises(ValueError, match="inconsistent"):
             model.fit(X, data.T[1:])
         assert model.outlier_scores_ is before
+
+
+def test_neighbouring_partitions_are_on_one_worker(data, client_of_processes):
+    """So that few sums travel between workers; rows that are on workers already stay there."""
+    da = pytest.importorskip("dask.array", reason="dask is not installed")
+    distributed = pytest.importorskip("distributed", reason="dask is not installed")
+    from gorelm.backends.dask.inputs import Partitions, _places
+
+    def places(X):
+        parts = Partitions(X)._parts
+        held = client_of_processes.who_has()
+        return [held[future.key][0] for future in distributed.futures_of(parts)]
+
+    with client_of_processes.as_current():
+        here = places(da.from_array(data.X, chunks=(100, -1)))
+        assert len(here) == 7
+        assert [place for place, _ in groupby(here)] == sorted(client_of_processes.nthreads())
+        held = client_of_processes.persist(da.from_array(data.X, chunks=(100, -1)))
+        free = _places(client_of_processes, held, 7)
+        assert all(isinstance(place, nullcontext) for place in free)
 
 
 # -- the seam itself ---------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_fit_and_predict_a_folder(folder, tmp_path):
     result = run("fit", folder, *FIT, "--features", "a,b,c,word", "--model", model)
     assert result.exit_code == 0, result.output
     assert "400 rows in 3 files" in result.output
-    assert "Rows to check: 41 of 400" in result.output
+    assert "Findings in 41 of 400 rows" in result.output
     file = folder.with_suffix(".parquet")
     assert run("fit", file, *FIT, "--features", "a,b,c,word", "--model", whole).exit_code == 0
     tables = []
@@ -103,7 +103,7 @@ def test_scales_of_targets_and_cells_in_blocks(tmp_path):
     result = run("fit", tmp_path / "t", "--targets", "2", "--effort", "fast", "--nodes", "20")
     said = " ".join(result.output.split())
     assert "on the scale of logarithms: 'price'" in said
-    assert "Rows to check: 1 of 300: 0 wrong rows, 1 wrong cell of other rows" in said
+    assert "Findings in 1 of 300 rows (0.3%): 1 wrong cell; 1 certain." in said
 
 
 def test_memory_that_suffices_and_bad_options(folder, tmp_path):
@@ -214,7 +214,7 @@ def test_workers_of_a_scheduler_read_the_folder(folder, tmp_path, cluster, monke
         place = tmp_path / f"{len(where)}.gorelm"
         result = run("fit", folder, *FIT, *INPUTS, "--model", place, *where)
         assert result.exit_code == 0, result.output
-        assert "Rows to check: 41 of 400" in result.output
+        assert "Findings in 41 of 400 rows" in result.output
         for kind in ("csv", "parquet"):
             out = tmp_path / f"{len(where)}.{kind}"
             result = run("predict", place, folder, "--keep", "key", "--out", out, *where)

@@ -6,11 +6,12 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from gorelm.cli import main
+import gorelm
+from gorelm import RobustELMRegressor, TableRegressor
 from gorelm.cli.summary import number
 from gorelm.datasets import read_table
+from support.commands import call
 
 QUICK = ["--nodes", "5"]
 
@@ -29,14 +30,6 @@ def table():
     frame.loc[7, "y"] = 912.25
     frame.to_csv("t.csv", index=False)
     return frame
-
-
-def call(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    if code == 1:
-        assert len(result.stderr.splitlines()) == 1
-    return result
 
 
 def content(name):
@@ -70,6 +63,64 @@ def test_rows_and_cells(few_layers, table, rows, cells):
         assert entry[["id", "column", "old", "new"]].tolist() == ["k7", "y", "912.25", new[3]]
     call("clean", "c.csv", "--undo", "c.changes.csv", "--out", "back.csv")
     assert content("back.csv") == content("t.csv")
+
+
+def test_what_is_only_suspicious_stays_and_is_listed(few_layers):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 2)).round(3)
+    y = (X @ [2.0, -1.0] + 30 + rng.normal(size=200)).round(2)
+    y[[3, 7]] += [9.0, 60.0]
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": y})
+    frame.to_csv("t.csv", index=False)
+    asked = ["t.csv", "--targets", "y", *QUICK]
+    call("outliers", *asked, "--out", "o.csv")
+    found = pd.read_csv("o.csv", index_col="gorelm.row")
+    assert found["gorelm.flagged"][[3, 7]].all()
+    assert found["gorelm.certain"][[3, 7]].tolist() == [False, True]
+    screen = call("clean", *asked, "--out", "c.csv").stdout
+    assert "Changes: 1 row of 200 dropped." in screen
+    kept = screen.partition("Suspicious, kept: ")[2]
+    told = "1 row. gorelm review shows it; --suspicious change changes it, too."
+    assert " ".join(kept.split()).startswith(told)
+    assert re.search(r"\n +5 +3 +row +y ", kept)
+    assert len(pd.read_csv("c.csv")) == 199
+    screen = call("clean", *asked, "--suspicious", "change", "--out", "d.csv").stdout
+    assert "Changes: 2 rows of 200 dropped." in screen
+    assert "Suspicious" not in screen
+    assert len(pd.read_csv("d.csv")) == 198
+    table = pd.read_csv("t.csv")
+    small = TableRegressor(
+        RobustELMRegressor(n_hidden=5, missing_targets="ignore", target_transform="auto"),
+        random_state=0,
+    )
+    for suspicious, n_rows in (("keep", 199), ("change", 198)):
+        cleaned = gorelm.clean(table, "y", estimator=small, suspicious=suspicious)
+        assert len(cleaned.table) == n_rows
+
+
+def test_long_reasons_are_wrapped_and_all_changes_shown(few_layers):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 2)).round(3)
+    names = [f"a rather long name of target {k}" for k in range(3)]
+    T = (X @ rng.normal(size=(2, 3)) + 0.1 * rng.normal(size=(150, 3))).round(2)
+    T[:30] += 1000.0
+    pd.DataFrame(np.column_stack([X, T]), columns=["a", "b", *names]).to_csv("t.csv", index=False)
+    asked = ["t.csv", "--targets", "3", *QUICK]
+    screen = call("clean", *asked, "--dry-run").stdout
+    assert "30 rows of 150 dropped" in screen
+    assert screen.count("row dropped") == 30
+    said = " ".join(screen.split())
+    assert f"{names[0]} 999" in said or f"{names[0]} 100" in said
+    assert all(len(line) <= 80 for line in screen.splitlines())
+    assert "..." not in screen.partition("Changes:")[2]
+    screen = call("clean", *asked, "--out", "c.csv").stdout
+    assert screen.count("row dropped") == 20
+    assert "... and 10 more changes: the log has all of them." in screen
+    screen = call("outliers", *asked).stdout
+    assert "  ... and 20 more findings: --top N lists more, --out FILE has all." in screen
+    screen = call("outliers", *asked, "--top", "40").stdout
+    assert "more finding" not in screen
+    assert "gorelm outliers lists them." in call("fit", *asked).stdout
 
 
 def test_a_dry_run_writes_nothing(few_layers, table):

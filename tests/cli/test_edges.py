@@ -10,15 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
 from gorelm import RELMRegressor, TableRegressor
 from gorelm.__main__ import main as as_a_command
-from gorelm.cli import main
 from gorelm.cli.app import printable
 from gorelm.datasets import load_table, read_table
 from gorelm.findings import Names
 from gorelm.io import load, save
+from support.commands import call
 
 QUICK = ["--nodes", "5"]
 
@@ -26,15 +25,6 @@ QUICK = ["--nodes", "5"]
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def call(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    assert all(c.isprintable() or c == "\n" for c in result.output)
-    if code == 1:
-        assert len(result.stderr.splitlines()) == 1
-    return result
 
 
 def make_frame(names, n_rows=24, seed=0):
@@ -68,7 +58,7 @@ def test_findings_do_not_collide_with_columns(few_layers, names):
     screen = call("outliers", "t.csv", "--targets", targets, *QUICK, "--out", "o.csv").stdout
     found, own = pd.read_csv("o.csv"), Names(frame)
     assert not [name for name in frame if name.startswith(own.prefix)]
-    assert len(set(found)) == len(found.columns) == 2 + 8 + 6 * len(names)
+    assert len(set(found)) == len(found.columns) == 2 + 9 + 6 * len(names)
     row = found[own.row].to_numpy()
     for name in names:  # the columns of the table are what they were
         np.testing.assert_array_equal(found[name], frame[name].to_numpy()[row])

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from gorelm.cli import main
 from gorelm.datasets import read_table
+from support.commands import call
 
 pytestmark = pytest.mark.usefixtures("few_layers")
 N, WRONG = 40, 7  # rows, and the number of the one that is wrong
@@ -21,13 +20,6 @@ N, WRONG = 40, 7  # rows, and the number of the one that is wrong
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-def call(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.output, result.exception)
-    assert all(c.isprintable() or c == "\n" for c in result.output)
-    return result
 
 
 def make_frame(n=N, seed=0):

@@ -7,27 +7,17 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from sklearn.linear_model import Ridge
 
 import gorelm
 from gorelm import GORELMRegressor, RobustELMRegressor, TableRegressor
-from gorelm.cli import main
 from gorelm.cli.summary import of_networks
 from gorelm.datasets import make_multitarget, read_table
 from gorelm.io import load, save
+from support.commands import call
 from support.model_cases import guided_ensemble
 
 QUICK = ["--nodes", 15]
-
-
-def call(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output
-    if code == 1:
-        assert result.stderr.splitlines()[-1].startswith("gorelm: ")
-    return result
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +224,7 @@ def test_outliers_are_found_on_their_lines(dirty, tmp_path, name, monkeypatch):
     out = tmp_path / name
     result = call("outliers", dirty.path, "--targets", "price,weight", "--out", out)
     rows = read_table(out)
-    of_row = ("row", "line", "score", "quality", "flagged", "kind", "off", "twin")
+    of_row = ("row", "line", "score", "quality", "flagged", "certain", "kind", "off", "twin")
     of_target = ("expected", "off_by", "spreads", "score", "flagged")
     assert list(rows) == [
         "id", "size", "colour", "code", "same",

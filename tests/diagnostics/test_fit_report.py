@@ -108,7 +108,7 @@ def test_page_says_what_the_model_says(gor, page):
     assert "<title>One &amp; only</title>" in path.read_text("utf-8")
 
     flagged, predicted = gor.outlier_mask_, gor.predict(X)
-    assert f"rows to check {flagged.sum()} of 150" in text
+    assert f"rows with findings {flagged.sum()} of 150" in text
     assert "lam = 0.1" in text
     assert "l1_ratio = 0.5" in text
     assert f"{gor.n_active_} of 25 have a weight" in text
@@ -119,12 +119,12 @@ def test_page_says_what_the_model_says(gor, page):
     assert np.__version__ in text
 
     # Every suspicious row with its score and residuals, the largest first.
-    assert tables.heads["suspicious-rows"] == ["row", "score", "flagged", *"abc", "inputs"]
+    assert tables.heads["suspicious-rows"] == ["row", "finding", "score", *"abc", "inputs"]
     rows = tables.rows["suspicious-rows"]
     order = np.argsort(-gor.outlier_scores_, kind="stable")[:100]
     assert [int(row[0]) for row in rows] == order.tolist()
-    assert [row[2] == "yes" for row in rows] == flagged[order].tolist()
-    figures = np.array([[row[1], *row[3:]] for row in rows], dtype=float)
+    assert [row[1] == "row" for row in rows] == flagged[order].tolist()
+    figures = np.array([row[2:] for row in rows], dtype=float)
     np.testing.assert_array_equal(figures[:, 0], gor.outlier_scores_[order])
     np.testing.assert_allclose(figures[:, 1:], (T - predicted)[order], rtol=1e-12)
 
@@ -247,10 +247,30 @@ class Wrapper(RegressorMixin, BaseEstimator):
 
 
 @pytest.mark.usefixtures("no_pictures")
+def test_rows_are_those_of_the_findings_in_their_order(tmp_path):
+    pytest.importorskip("pandas")
+    inputs, targets = X.copy(), T.copy()
+    targets[[5, 60]] += 30.0
+    targets[90, 1] += 60.0
+    model = RobustELMRegressor(n_hidden=20, effort="fast", random_state=0).fit(inputs, targets)
+    found = model.findings(inputs, targets)
+    assert "row" in {*found["gorelm.kind"]}
+    path = write(model, tmp_path, X=inputs, y=targets)
+    rows = Tables(path).rows["suspicious-rows"]
+    assert [int(row[0]) for row in rows] == found["gorelm.row"].tolist()[:100]
+    assert [row[1] for row in rows] == found["gorelm.kind"].tolist()[:100]
+    assert [float(row[2]) for row in rows] == found["gorelm.quality"].tolist()[:100]
+    certain = "" if model.contaminated_ else f"; {found['gorelm.certain'].sum()} certain"
+    share = f"{found['gorelm.flagged'].mean():.1%}"
+    said = f"rows with findings {found['gorelm.flagged'].sum()} of 150 ({share}){certain}"
+    assert said in words(path)
+
+
+@pytest.mark.usefixtures("no_pictures")
 def test_what_the_wrapper_says_comes_first(tmp_path):
     path = write(Wrapper().fit(X, T), tmp_path)
     rows = Tables(path).rows["suspicious-rows"]
-    assert [float(row[1]) for row in rows] == [1149.0 - k for k in range(100)]
+    assert [float(row[2]) for row in rows] == [1149.0 - k for k in range(100)]
     assert "49 of 150" in words(path)
     assert "Wrapper → GORELMRegressor" in words(path)
 
@@ -326,7 +346,7 @@ def test_rows_show_given_expected_and_inputs(gor):
     model.predict = lambda _: gor.predict(X)
     fit = Fit.of(model, frame, pd.DataFrame(T, columns=["a", "b", "c"]), None, None)
     found = {one.row: one for one in suspicious_rows(fit).rows}
-    assert found[row].flagged
+    assert found[row].finding
     assert [cell.wrong for cell in found[row].cells] == [False, False, True]
     expected = gor.predict(X)
     for i, one in found.items():
@@ -342,7 +362,7 @@ def test_rows_show_given_expected_and_inputs(gor):
         for k in range(3)
     ]
     np.testing.assert_allclose(errors, fit.relative_errors[1])
-    to_check = [one.flagged for one in found.values()]
+    to_check = [one.finding != "" for one in found.values()]
     assert to_check == sorted(to_check, reverse=True)  # what is to be checked comes first
 
 
@@ -384,7 +404,7 @@ def test_numbers_print_as_people_write_them():
 def test_solver_facts_come_last(page):
     text = words(page)
     places = [text.index(what) for what in (
-        "relative RMSE", "rows to check", "cells to check", "The 100 rows to check first",
+        "relative RMSE", "rows with findings", "cells to check", "The 100 rows to check first",
         "Root mean square errors", "Distance from the optimum", "Software that wrote",
     )]  # fmt: skip
     assert places == sorted(places)
@@ -426,8 +446,8 @@ def test_many_targets(tmp_path):
     tables = Tables(path)
     assert tables.heads["suspicious-rows"] == [
         "row",
+        "finding",
         "score",
-        "flagged",
         "worst target",
         "given → expected",
         "inputs",

@@ -124,7 +124,8 @@ def test_devices_without_pytorch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     X, T = make_data()
     for name in ("no such device", "cuda:one", "", "CUDA", "cuda:"):
-        refuses(make(gorelm.GORELMRegressor, device=name), X, T, match="device=")
+        for cls in (gorelm.GORELMRegressor, gorelm.RobustELMRegressor):
+            refuses(make(cls, device=name), X, T, match="device=")
     for name in ("cpu", "cuda", "cuda:1", "mps"):
         with pytest.raises(ImportError, match=r"gorelm\[torch\]"):
             make(gorelm.GORELMRegressor, device=name).fit(X, T)

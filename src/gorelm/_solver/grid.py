@@ -33,8 +33,8 @@ from gorelm._solver.threads import one_blas_thread
 from gorelm._typing import Array, Callback, Indices, Record
 
 COARSEST = 8
-# How far within the limits of a problem without ridge the multipliers of another are to be: as
-# expected of them, and at least.
+# Shares of the limit l1 that the rows of H'Y of another problem's multipliers may reach to serve a
+# problem without ridge: as expected, and at most.
 EXPECTED_WITHIN, AT_LEAST_WITHIN = 0.75, 0.95
 # The largest share of all nodes that a working set may have, and how near its limit a node's row of
 # H'Y is to be for the node to be in it.

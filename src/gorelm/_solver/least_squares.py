@@ -95,7 +95,7 @@ class GrowingLeastSquares:
         """Return the smallest of the best solutions of CX = right."""
         if not len(self._C):
             return np.zeros((self._C.shape[1], right.shape[1]))
-        # The same singular values count as nothing as in a decomposition of H itself.
+        # The same cutoff of singular values as in a decomposition of H itself.
         cond = max(len(self._Q), self._C.shape[1]) * _EPS
         return minimum_norm(np.array(self._C, order="F"), right, cond=cond)
 

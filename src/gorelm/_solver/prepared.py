@@ -84,7 +84,7 @@ class PathProblem(Protocol):
         ...
 
 
-# What `Prepared` keeps and cannot shrink to some nodes.
+# Cached attributes of `Prepared` that cannot be reduced to some nodes.
 _MADE_OF_H = (
     "_gram",
     "_leading",

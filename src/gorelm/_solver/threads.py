@@ -56,7 +56,7 @@ def one_blas_thread() -> Iterator[None]:
 def _hold() -> None:
     controller = getattr(threadpoolctl, "OpenBLASController", None)
     if controller is not None and hasattr(controller, "clear_controlling_thread"):
-        # Otherwise a limit that another thread has set would be left as it is, without a word.
+        # Otherwise a limit set by another thread would silently stay.
         controller.clear_controlling_thread(force=True)
     _limits.enter_context(threadpool_limits(1, "blas"))
 

@@ -23,6 +23,7 @@ from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices
 
 BLOCK_ROWS = 2048  # of hidden outputs at a time
+REMEMBERED_ROWS = 20_000  # at most, of a sample that is asked for again
 FARTHEST_INPUT = 10.0  # standard deviations; beyond, hidden nodes would extrapolate
 
 
@@ -99,6 +100,22 @@ def blocks(n_rows: int) -> list[slice]:
 def empty_outputs(groups: Sequence[Indices], coefs: Sequence[Array]) -> list[Array]:
     """Return room for the outputs (n, m) of every group of rows."""
     return [np.empty((len(g), B.shape[1])) for g, B in zip(groups, coefs, strict=True)]
+
+
+class LastTaken:
+    """The rows that were taken last: steps of a fit often ask for the same sample again."""
+
+    def __init__(self, take: Callable[[Indices | slice], Array]) -> None:
+        self._take = take
+        self._last: tuple[Indices, Array] | None = None
+
+    def __call__(self, rows: Indices | slice) -> Array:
+        """Return the inputs of some rows."""
+        if isinstance(rows, slice) or len(rows) > REMEMBERED_ROWS:
+            return self._take(rows)
+        if self._last is None or not np.array_equal(rows, self._last[0]):
+            self._last = rows.copy(), self._take(rows)
+        return self._last[1].copy()
 
 
 # Of a group's number, places in the group, and the scaled inputs there.

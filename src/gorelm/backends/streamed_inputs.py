@@ -12,7 +12,7 @@ import numpy as np
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Indices
 from gorelm.backends import inputs
-from gorelm.backends.inputs import ByBlocks, ScaledRows, Work, within_reach
+from gorelm.backends.inputs import ByBlocks, LastTaken, ScaledRows, Work, within_reach
 from gorelm.stream import RowBlocks
 
 
@@ -29,14 +29,14 @@ class StreamedInputs(ByBlocks):
 
     def __init__(self, X: RowBlocks, scaling: Scaling) -> None:
         self._X, self._scaling = X, scaling
+        self.take = LastTaken(self._taken)
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, d)."""
         return self._X.shape
 
-    def take(self, rows: Indices | slice) -> Array:
-        """Return the inputs of some rows, in the order given."""
+    def _taken(self, rows: Indices | slice) -> Array:
         chosen: Indices = np.arange(len(self._X))[rows]
         taken = np.empty((len(chosen), self._X.shape[1]))
 

@@ -54,6 +54,13 @@ _KINDS = (
     help="What becomes of wrong cells in rows that stay.",
 )
 @click.option(
+    "--suspicious",
+    type=click.Choice(["keep", "change"]),
+    default="keep",
+    show_default=True,
+    help="What becomes of findings that are not certain.",
+)
+@click.option(
     "--log", "log_path", type=PATH, help="CSV file for the changes.  [beside --out: *.changes.csv]"
 )
 @click.option("--dry-run", is_flag=True, help="Show the changes and write nothing.")
@@ -67,6 +74,7 @@ def clean(
     out: Path | None,
     rows: str,
     cells: str,
+    suspicious: str,
     log_path: Path | None,
     dry_run: bool,
     undo: Path | None,
@@ -74,8 +82,10 @@ def clean(
 ) -> None:
     """Write a table without its wrong rows and cells.
 
-    DATA stays as it is. Rows whose targets are wrong are dropped, single wrong cells are blanked;
-    everything else is written as it stands in DATA. Every change is logged with its line, id,
+    DATA stays as it is. Rows whose targets are wrong are dropped, single wrong cells are blanked,
+    if that is certain: if the wrong ones form a clear group, or are far beyond the limit. Findings
+    that are only suspicious are listed and stay; everything else is written as it stands in DATA.
+    Every change is logged with its line, id,
     column, old and new value and the reason, and `--undo` takes all of them back.
     """
     if out is None and not dry_run:
@@ -97,16 +107,13 @@ def clean(
     model = fitted(table, **how)
     found = found_in(model, table)
     names = Names([*table.X, *table.y])
-    changes = plan(found, names, table.target_names, rows=rows, cells=cells)
+    changes = plan(found, names, table.target_names, rows=rows, cells=cells, suspicious=suspicious)
     if table.ids is None:
         changes["id"] = ""
     content, log = apply_to_file(data, changes)
     shown = log[log["row"] != ""]
-    n_left = int((found[names.flagged] & ~found[names.row].isin(changes["row"])).sum())
-    say(
-        *summary.of_table(table),
-        *summary.of_changes(shown, len(found), n_left, with_ids=table.ids is not None),
-    )
+    most = None if dry_run else summary.MOST_CHANGES
+    say(*summary.of_table(table), *summary.of_changes(shown, found, table, most=most))
     if dry_run or out is None or log_path is None:
         say("Nothing is written (--dry-run).")
         return

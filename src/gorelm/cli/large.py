@@ -34,7 +34,13 @@ _MOST_ROWS = 10
 _FOUND_ROWS = 100_000  # of findings that are made at a time
 # What a model knows of its training rows, and what else findings read.
 _OF_ROWS = ("out_of_fold_", "outlier_scores_", "outlier_mask_", "cell_scores_", "cell_mask_")
-_OF_MODEL = ("outlier_threshold_", "cell_thresholds_", "target_spreads_", "_on_scale")
+_OF_MODEL = (
+    "contaminated_",
+    "outlier_threshold_",
+    "cell_thresholds_",
+    "target_spreads_",
+    "_on_scale",
+)
 
 
 def by_blocks(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -140,6 +146,7 @@ def outliers(
     targets: str,
     features: str | None,
     out: Path | None,
+    top: int = _MOST_ROWS,
     id_name: str | None = None,
     memory: str | None = None,
     client: Client | None = None,
@@ -152,7 +159,7 @@ def outliers(
     asked = data, targets, features, id_name, memory, client, how
     model, table, y = _fitted(*asked, writing=out is not None)
     found = _Found(model, y)
-    say(*_of_table(model, table, y), "", *found.lines())
+    say(*_of_table(model, table, y), "", *found.lines(top))
     if out is not None:
         begin("writing")
         with doing("write", *y.shape):
@@ -411,15 +418,17 @@ class _Found:
         self._model, self._y = model, y
         worst, score = np.empty(len(y)), model.outlier_scores_
         self._counts = {"row": 0, "cell": 0, "": 0}
-        self._n_cells = 0
+        self._n_cells = self._n_certain = 0
         begin("findings")
         with doing("rank", *y.shape):
             for start in range(0, len(y), _FOUND_ROWS):
                 rows = np.arange(start, min(start + _FOUND_ROWS, len(y)))
-                kind, worst[rows], cells = ranking(self._judge(rows), y.iloc[rows])
+                found = ranking(self._judge(rows), y.iloc[rows])
+                worst[rows] = found.worst
                 for name in self._counts:
-                    self._counts[name] += int((kind == name).sum())
-                self._n_cells += int(cells[kind == "cell"].sum())
+                    self._counts[name] += int((found.kind == name).sum())
+                self._n_cells += int(found.cells_off[found.kind == "cell"].sum())
+                self._n_certain += int(found.certain.sum())
             self._order = np.lexsort([-np.nan_to_num(score), -worst])
 
     def _judge(self, rows: Indices) -> Any:
@@ -445,20 +454,16 @@ class _Found:
         number = Names(y.columns).row
         return found.assign(**{number: rows[found[number]]})
 
-    def lines(self) -> list[str]:
+    def lines(self, most: int = _MOST_ROWS) -> list[str]:
         """Return what to say about the rows."""
-        from gorelm.cli.summary import columns, short, wrapped
+        from gorelm.cli.summary import columns, headline, short, wrapped
         from gorelm.findings import Names
 
-        names, counts, n_cells = Names(self._y.columns), self._counts, self._n_cells
-        left_out = "; left out of the training." if self._model.contaminated_ else "."
-        lines = wrapped(
-            f"Rows to check: {counts['row'] + counts['cell']:,} of {len(self._y):,}: "
-            f"{counts['row']:,} wrong row{'s' * (counts['row'] != 1)}, {n_cells:,} wrong "
-            f"cell{'s' * (n_cells != 1)} of other rows{left_out}"
-        )
+        names = Names(self._y.columns)
+        counts = {kind: count for kind, count in self._counts.items() if kind}
+        lines = wrapped(headline(self._model, counts, self._n_cells, self._n_certain, len(self._y)))
         rows = [["row", "score", "quality", "finding", "off"]]
-        for row in self._frame(self._order[:_MOST_ROWS]).to_dict("records"):
+        for row in self._frame(self._order[:most]).to_dict("records"):
             figures = f"{row[names.score]:#.3g}", f"{row[names.quality]:.2f}"
             rows.append(
                 [f"{row[names.row]:,}", *figures, row[names.kind] or "-", short(row[names.off], 40)]

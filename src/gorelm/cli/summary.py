@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 _WIDTH = 79
 _LONGEST_NAME, _SHORTEST_NAME = 24, 8
 _MOST_TARGETS = 20
-_MOST_ROWS = 10
+MOST_ROWS = 10
 _MOST_CELLS = 4  # of a row
-_MOST_CHANGES = 20
+MOST_CHANGES = 20
 
 
 def of_fit(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
@@ -40,9 +41,13 @@ def of_fit(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list
     return [line for part in parts if part for line in (*part, "")]
 
 
-def of_outliers(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
-    """Return what there is to say about the findings in a table."""
-    parts = (of_table(table), of_findings(model, table, found), of_notes(model, table))
+def of_outliers(
+    model: TableRegressor, table: Table, found: pandas.DataFrame, *, most: int
+) -> list[str]:
+    """Return what there is to say about the findings in a table, and `most` of its rows."""
+    pointer = "--top N lists more, --out FILE has all."
+    listed = of_findings(model, table, found, most=most, pointer=pointer)
+    parts = (of_table(table), listed, of_notes(model, table))
     return [line for part in parts if part for line in (*part, "")]
 
 
@@ -146,15 +151,49 @@ def _inputs_of_a_node(member: BaseELM) -> str:
     return f"all {seen}" if subsets is None else f"{subsets.shape[1]} of {seen}"
 
 
-def of_findings(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:
+def of_findings(
+    model: TableRegressor,
+    table: Table,
+    found: pandas.DataFrame,
+    *,
+    most: int = MOST_ROWS,
+    pointer: str = "gorelm outliers lists them.",
+) -> list[str]:
     """Say what is wrong: which cells, what they hold, and what was expected there."""
-    names, n_rows = Names([*table.X, *table.y]), len(found)
+    names = Names([*table.X, *table.y])
     flagged = found[found[names.flagged]]
-    lines = wrapped(_headline(model, flagged, names, table.target_names, n_rows))
+    cells = flagged.loc[
+        flagged[names.kind] == "cell", [names.flagged_of(t) for t in table.target_names]
+    ]
+    counts = {str(kind): int(n) for kind, n in flagged[names.kind].value_counts().items()}
+    n_cells, n_certain = int(cells.sum().sum()), int(flagged[names.certain].sum())
+    lines = wrapped(headline(model, counts, n_cells, n_certain, len(found)))
+    if not len(flagged):
+        lines[-1] += " The least plausible ones:"
+        lines = wrapped(" ".join(line.strip() for line in lines))
+    lines += _listed(found.head(most), table, names)
+    if len(flagged) > most:
+        lines.append(f"  ... and {_count(len(flagged) - most, 'more finding')}: {pointer}")
+    names_at = ", whose first line has the names" if _has_header(table) else ""
+    line = f"line: of the file{names_at}; " if table.lines is not None else ""
+    what = "" if table.ids is not None else "row: counted from 0; "
+    certain = "" if model.contaminated_ else ", below 0.25 a certain one"
+    return [
+        *lines,
+        *wrapped(
+            f"({line}{what}expected: by models that did not see the row; quality: 1 is best, below "
+            f"0.5 is a finding{certain}.)",
+            "  ",
+        ),
+    ]
+
+
+def _listed(found: pandas.DataFrame, table: Table, names: Names) -> list[str]:
+    """Return rows as lines, each with the targets that are off."""
     with_lines, with_ids = table.lines is not None, table.ids is not None
     where = ["line"] * with_lines + ["id" if with_ids else "row"]
     rows = [[*where, "finding", "target", "given", "expected", "quality"]]
-    for key, row in found.head(_MOST_ROWS).iterrows():
+    for key, row in found.iterrows():
         marks = [str(int(row[names.line]))] if with_lines else []
         marks.append(short(str(key), 12) if with_ids else str(int(row[names.row])))
         cells = _cells_of(row, names, table.target_names)
@@ -166,55 +205,43 @@ def of_findings(model: TableRegressor, table: Table, found: pandas.DataFrame) ->
     others = columns([[*row[:at], *row[at + 1 :]] for row in rows], "r" * len(where) + "lrrr")
     room = max(_WIDTH - max(map(len, others)) - 2, _SHORTEST_NAME)
     rows = [[*row[:at], short(row[at], room), *row[at + 1 :]] for row in rows]
-    lines += columns(rows, "r" * len(where) + "llrrr")
-    if len(flagged) > _MOST_ROWS:
-        lines.append(f"  ... and {len(flagged) - _MOST_ROWS:,} more findings.")
-    names_at = ", whose first line has the names" if _has_header(table) else ""
-    line = f"line: of the file{names_at}; " if with_lines else ""
-    what = "" if with_ids else "row: counted from 0; "
-    return [
-        *lines,
-        *wrapped(
-            f"({line}{what}expected: by models that did not see the row; quality: 1 is best, below "
-            "0.5 is a finding.)",
-            "  ",
-        ),
-    ]
+    return columns(rows, "r" * len(where) + "llrrr")
 
 
-def _headline(
-    model: TableRegressor,
-    flagged: pandas.DataFrame,
-    names: Names,
-    targets: list[str],
-    n_rows: int,
+def headline(
+    model: TableRegressor, counts: Mapping[str, int], n_cells: int, n_certain: int, n_rows: int
 ) -> str:
-    if flagged.empty:
+    """Say how many findings of which kind there are, and what became of them.
+
+    `counts` has the rows by kind of finding; `n_cells` are the wrong cells of the kind "cell".
+    """
+    n_found = sum(counts.values())
+    if not n_found:
         return (
             f"Findings: none of the {n_rows:,} rows stands out; the model was trained on all of "
-            "them. The least plausible ones:"
+            "them."
         )
-    kinds = flagged[names.kind]
-    n_cells = int(flagged.loc[kinds == "cell", [names.flagged_of(t) for t in targets]].sum().sum())
-    counts = [
+    parts = [
         _count(count, *words)
         for count, *words in (
-            (int((kinds == "row").sum()), "wrong row"),
+            (counts.get("row", 0), "wrong row"),
             (n_cells, "wrong cell"),
-            (int((kinds == "input").sum()), "row with a wrong input", "rows with a wrong input"),
-            (int((kinds == "duplicate").sum()), "contradicting duplicate"),
+            (counts.get("input", 0), "row with a wrong input", "rows with a wrong input"),
+            (counts.get("duplicate", 0), "contradicting duplicate"),
         )
         if count
     ]
-    fate = (
-        " Clearly apart from the others, and left out of the training."
-        if model.contaminated_
-        else " Isolated outliers: the model was trained on all rows, without values off by more "
-        f"than ten spreads{_on_other_scales(model)}."
+    text = f"Findings in {n_found:,} of {n_rows:,} rows ({_share(n_found / n_rows)}): "
+    text += ", ".join(parts)
+    if not counts.get("row", 0) + counts.get("cell", 0):
+        return f"{text}."
+    if model.contaminated_:
+        return f"{text}. Clearly apart from the others, and left out of the training."
+    certain = f"{n_certain:,}" if n_certain else "none"
+    return (
+        f"{text}; {certain} certain. Isolated outliers: the model was trained on all rows, without "
+        f"values off by more than ten spreads{_on_other_scales(model)}."
     )
-    share = _share(len(flagged) / n_rows)
-    fate *= bool(kinds.isin(["row", "cell"]).any())
-    return f"Findings in {len(flagged):,} of {n_rows:,} rows ({share}): {', '.join(counts)}.{fate}"
 
 
 def _on_other_scales(model: TableRegressor) -> str:
@@ -251,40 +278,66 @@ def _cells_of(row: pandas.Series, names: Names, targets: list[str]) -> list[list
     return cells
 
 
-def of_changes(log: pandas.DataFrame, n_rows: int, n_left: int, *, with_ids: bool) -> list[str]:
-    """Say what changes in a table that is cleaned, and in how many rows findings stay."""
+def of_changes(
+    log: pandas.DataFrame, found: pandas.DataFrame, table: Table, *, most: int | None
+) -> list[str]:
+    """Say what changes in a table that is cleaned, and which findings stay; `most`: changes."""
+    names, with_ids = Names([*table.X, *table.y]), table.ids is not None
     dropped = log["column"] == ""
     n_dropped, n_cells = int(dropped.sum()), int((~dropped).sum())
-    left = (
-        wrapped(
-            f"{_count(n_left, 'row')} with findings (duplicates, inputs, or what was to be kept) "
-            f"left as {'it is' if n_left == 1 else 'they are'}; see gorelm outliers."
-        )
-        if n_left
-        else []
-    )
-    if not len(log):
-        return ["Changes: none; nothing else stands out." if n_left else "Changes: none.", *left]
-    parts = [f"{_count(n_dropped, 'row')} of {n_rows:,} dropped"] if n_dropped else []
+    left = found[found[names.flagged] & ~found[names.row].isin(log["row"])]
+    parts = [f"{_count(n_dropped, 'row')} of {len(found):,} dropped"] if n_dropped else []
     parts += [f"{_count(n_cells, 'cell')} changed"] if n_cells else []
-    lines = [f"Changes: {', '.join(parts)}."]
+    lines = [f"Changes: {', '.join(parts) or 'none'}."]
+    if len(log):
+        lines += _changes(log if most is None else log.head(most), with_ids=with_ids)
+    if most is not None and len(log) > most:
+        lines.append(f"  ... and {len(log) - most:,} more changes: the log has all of them.")
+    rows_and_cells = left[names.kind].isin(["row", "cell"])
+    suspicious = left[rows_and_cells & ~left[names.certain]]
+    if len(suspicious):
+        lines += wrapped(
+            f"Suspicious, kept: {_count(len(suspicious), 'row')}. gorelm review shows "
+            f"{'it' if len(suspicious) == 1 else 'them'}; --suspicious change changes "
+            f"{'it' if len(suspicious) == 1 else 'them'}, too."
+        )
+        lines += _listed(suspicious.head(MOST_ROWS), table, names)
+        if len(suspicious) > MOST_ROWS:
+            lines.append(f"  ... and {len(suspicious) - MOST_ROWS:,} more: gorelm outliers.")
+    if n_others := len(left) - len(suspicious):
+        lines += wrapped(
+            f"{_count(n_others, 'row')} with findings (duplicates, inputs, or what was to be kept) "
+            f"left as {'it is' if n_others == 1 else 'they are'}; see gorelm outliers."
+        )
+    return lines
+
+
+def _changes(log: pandas.DataFrame, *, with_ids: bool) -> list[str]:
+    """Return changes as lines; reasons are wrapped, not cut."""
     with_lines = bool((log["line"] != "").any())
-    rows = [["line"] * with_lines + ["id" if with_ids else "row", "change", "why"]]
-    for change in log.head(_MOST_CHANGES).itertuples():
+    rows = [["line"] * with_lines + ["id" if with_ids else "row", "change"]]
+    for change in log.itertuples():
         marks = [str(change.line)] if with_lines else []
         marks.append(short(str(change.id if with_ids else change.row), 12))
         what = "row dropped"
         if change.column:
             new = "blank" if change.new in ("", "?", "null") else short(change.new, 12)
             what = f"{short(change.column, 14)} {short(change.old, 12)} -> {new}"
-        rows.append([*marks, what, change.why])
-    sides = "r" * (with_lines + 1) + "l"
-    room = _WIDTH - max(len(line) for line in columns([row[:-1] for row in rows], sides)) - 2
-    rows = [[*row[:-1], short(row[-1].partition(": ")[2] or row[-1], room)] for row in rows]
-    lines += columns(rows, f"{sides}l")
-    if len(log) > _MOST_CHANGES:
-        lines.append(f"  ... and {len(log) - _MOST_CHANGES:,} more changes.")
-    return [*lines, *left]
+        rows.append([*marks, what])
+    starts = columns(rows, "r" * (with_lines + 1) + "l")
+    width = max(map(len, starts)) + 2
+    reasons = ["why", *(why.partition(": ")[2] or why for why in log["why"])]
+    lines = []
+    for start, reason in zip(starts, reasons, strict=True):
+        text = printable(" ".join(reason.split()))
+        parts = textwrap.wrap(
+            text, max(_WIDTH - width, 20), subsequent_indent="  ", break_on_hyphens=False
+        )
+        starts_of_parts = [start.ljust(width), *[" " * width] * len(parts)]
+        lines += [
+            before + part for before, part in zip(starts_of_parts, parts or [""], strict=False)
+        ]
+    return lines
 
 
 # -- text ----------------------------------------------------------------------------------------

@@ -203,6 +203,9 @@ def _size(path: Path) -> str:
 )
 @table_options()
 @click.option("--out", type=PATH, help="CSV or Parquet file for all rows, worst first.  [none]")
+@click.option(
+    "--top", type=click.IntRange(1), default=10, show_default=True, help="Rows to list here."
+)
 @told_in_one_line
 @by_blocks("outliers")
 def outliers(
@@ -211,15 +214,16 @@ def outliers(
     features: str | None,
     id_name: str | None,
     out: Path | None,
+    top: int,
     **how: Unpack[How],
 ) -> None:
     """Find the wrong rows and cells of a table.
 
     Every row is judged by models that did not see it. `--out` gets all rows, the most suspicious
     first: id (if DATA has some), inputs, and what was found: gorelm.row, gorelm.line, gorelm.score,
-    gorelm.quality (0 to 1), gorelm.flagged, gorelm.kind (row, cell, input, duplicate), gorelm.off
-    (which targets are), gorelm.twin, and for each target T its value, gorelm.expected.T,
-    gorelm.off_by.T, gorelm.spreads.T, gorelm.score.T, gorelm.flagged.T.
+    gorelm.quality (0 to 1), gorelm.flagged, gorelm.certain, gorelm.kind (row, cell, input,
+    duplicate), gorelm.off (which targets are), gorelm.twin, and for each target T its value,
+    gorelm.expected.T, gorelm.off_by.T, gorelm.spreads.T, gorelm.score.T, gorelm.flagged.T.
     """
     from gorelm.cli import reading, summary
 
@@ -227,7 +231,7 @@ def outliers(
     table = reading.read(data, targets, features, id_name)
     model = fitted(table, **how)
     found = found_in(model, table)
-    say(*summary.of_outliers(model, table, found))
+    say(*summary.of_outliers(model, table, found, most=top))
     if out is not None:
         reading.write(found, out)
         say(f"Written: {out}, {len(found):,} rows, the most suspicious first.")

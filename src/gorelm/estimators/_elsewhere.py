@@ -104,8 +104,9 @@ class CheckedTable:
     X: Any  # as fits and predictions take it
     T: Array  # NaN: unknown
     w: Array
-    shown: Inputs  # inputs for splitters; of rows that are elsewhere zeros
+    shown: Inputs  # inputs for splitters; zeros for inputs that are not an array
     take: Callable[[Indices], Inputs]  # brings the inputs of some rows, in increasing order, here
+    held: Any  # the checked inputs: array, tensor, RowBlocks, or Partitions of a dask collection
 
     def whole(self) -> Inputs:
         """Bring all inputs here."""
@@ -113,24 +114,41 @@ class CheckedTable:
 
     def brought(self) -> CheckedTable:
         """Return the table with `take` disabled, so that workers can free the rows."""
-        return replace(self, take=_none_left)
+        return replace(self, take=_none_left, held=None)
 
     @classmethod
-    def of(cls, model: TakesTable, X: Any, y: object, sample_weight: object) -> CheckedTable:
-        """Check a table; the model remembers the number and names of its inputs."""
-        require_device(model, X)
+    def of(
+        cls,
+        model: TakesTable,
+        X: Any,
+        y: object,
+        sample_weight: object,
+        *,
+        blocks_on_device: bool = False,
+    ) -> CheckedTable:
+        """Check a table; the model remembers the number and names of its inputs.
+
+        With `blocks_on_device`, the rows of `RowBlocks` are moved to the model's device.
+        """
+        require_device(model, X, takes_blocks=blocks_on_device)
         if model.device is not None or is_tensor(X):
             with needs(f"{type(model).__name__} on a device needs PyTorch", "torch"):
-                from gorelm.backends.torch.fit import checked, naming_lack_of_memory
+                from gorelm.backends.torch.fit import checked, gathered, naming_lack_of_memory
 
             with naming_lack_of_memory():
-                there, T, w = checked(model, X, y, sample_weight)
+                source = gathered(X, model.device) if isinstance(X, RowBlocks) else X
+                there, T, w = checked(model, source, y, sample_weight)
+            if isinstance(X, RowBlocks):
+                take_names(model, X)
             shown = np.broadcast_to(0.0, tuple(there.shape))
-            return cls(there, here(T), here(w), shown, lambda rows: here(select(there, rows)))
+            return cls(
+                there, here(T), here(w), shown, lambda rows: here(select(there, rows)), there
+            )
         if isinstance(X, RowBlocks):
             take_names(model, X)
             T, w = validate_targets(model, X, y, sample_weight)
-            return cls(X, T, w, np.broadcast_to(0.0, X.shape), lambda rows: X.take(rows).whole())
+            shown = np.broadcast_to(0.0, X.shape)
+            return cls(X, T, w, shown, lambda rows: X.take(rows).whole(), X)
         if is_elsewhere(X):
             from gorelm.backends.dask.inputs import Partitions
 
@@ -138,6 +156,6 @@ class CheckedTable:
             take_names(model, parts)
             shown = np.broadcast_to(0.0, parts.shape)
             T, w = validate_targets(model, shown, here(y), here(sample_weight))
-            return cls(X, T, w, shown, parts.take)
+            return cls(X, T, w, shown, parts.take, parts)
         inputs, T, w = model._validate(X, y, sample_weight)
-        return cls(inputs, T, w, inputs, lambda rows: inputs[rows])
+        return cls(inputs, T, w, inputs, lambda rows: inputs[rows], inputs)

@@ -1,11 +1,11 @@
-"""Raw tables wherever they are: what `TableRegressor` learns of their columns, and encodes of them.
+"""Encoding of raw tables in any place: memory, blocks, files, a cluster; for `TableRegressor`.
 
-What an encoding needs of a column (`Learnt`) is put together from `Piece`, the same of some of its
-rows: of a table in memory there is one piece, of blocks and partitions there are many. Medians are
-exact, so that the numbers of a column are in memory together; of a table in blocks no more columns
-are learnt in one pass than `COLUMN_BYTES` allow. The encoder is then fitted to a few rows that tell
-it the same: the median of each column of numbers, a missing value where there are some, and
-every category as often as its rank demands.
+What the encoding needs to know of a column (`Learnt`) is merged from the same of parts of its rows
+(`Piece`): one piece for a table in memory, else one per block or partition. Medians are exact, so
+all numbers of a column are in memory at once; for other tables, one pass learns as many columns as
+`COLUMN_BYTES` allow. The encoder is then fitted to a few artificial rows with the same statistics:
+the median of each numeric column, a missing value where there are some, and every category as often
+as its rank requires.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _counts(column: RawColumn) -> Counter[str | None]:
 # -- tables --------------------------------------------------------------------------------------
 
 
-class RawTable(ABC):
+class EncodableTable(ABC):
     """A table whose columns can be learnt, and whose rows can be encoded.
 
     Attributes
@@ -210,7 +210,7 @@ class RawTable(ABC):
         """Return the encoded rows, where the table is."""
 
 
-class InMemory(RawTable):
+class TableInMemory(EncodableTable):
     """A frame, an array or a tensor, which is encoded here and returned to its device."""
 
     def __init__(self, X: Any) -> None:
@@ -230,7 +230,7 @@ class InMemory(RawTable):
         return like(self._given, encode(self.values))
 
 
-class InBlocks(RawTable):
+class TableInBlocks(EncodableTable):
     """Blocks of frames or arrays."""
 
     def __init__(self, X: RowBlocks) -> None:
@@ -245,7 +245,7 @@ class InBlocks(RawTable):
         return RowBlocks(lambda: map(encode, blocks_of(X)), len(X), n_inputs)
 
 
-class InFiles(RawTable):
+class TableInFiles(EncodableTable):
     """A Parquet file, or a folder of them."""
 
     def __init__(self, X: ParquetTable) -> None:
@@ -269,7 +269,7 @@ class InFiles(RawTable):
         return array_of_parts(read, parts, [part.n_rows for part in parts], n_inputs)
 
 
-class OnCluster(RawTable):
+class TableOnCluster(EncodableTable):
     """A dask dataframe or array: its workers learn and encode their partitions."""
 
     def __init__(self, X: Any) -> None:
@@ -312,13 +312,13 @@ def encoded_lazily(X: Any, encode: Encode, n_inputs: int) -> Any:
     return array_of_parts(read, parts, lengths, n_inputs)
 
 
-def raw_table(X: Any) -> RawTable:
+def encodable_table(X: Any) -> EncodableTable:
     """Return a table of any owner."""
     if isinstance(X, RowBlocks):
-        return InBlocks(X)
+        return TableInBlocks(X)
     if isinstance(X, ParquetTable):
-        return InFiles(X)
-    return OnCluster(X) if is_dask(X) else InMemory(X)
+        return TableInFiles(X)
+    return TableOnCluster(X) if is_dask(X) else TableInMemory(X)
 
 
 def blocks_of(X: RowBlocks | ParquetTable) -> Iterator[Any]:

@@ -44,14 +44,14 @@ from gorelm.estimators._elsewhere import here
 from gorelm.estimators._owners import is_dask
 from gorelm.estimators._prepare import is_tensor, require_same_inputs, take_names
 from gorelm.estimators._raw_tables import (
-    InMemory,
+    EncodableTable,
     Learnt,
-    RawTable,
+    TableInMemory,
     blocks_of,
+    encodable_table,
     encoded_lazily,
     few_rows,
     like,
-    raw_table,
 )
 from gorelm.estimators.robust import RobustELMRegressor
 from gorelm.findings import WithFindings
@@ -192,8 +192,8 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
 
     def _fit(self, X: object, y: object, fit_params: dict[str, object]) -> None:
         self.notes_: list[str] = []
-        table = raw_table(X)
-        if isinstance(table, InMemory):
+        table = encodable_table(X)
+        if isinstance(table, TableInMemory):
             validate_data(self, table.values, skip_check_array=True)
         else:
             take_names(self, table)
@@ -221,7 +221,7 @@ cell_mask_, out_of_fold_, contaminated_, target_transforms_, target_spreads_, ti
                 f"ScreenedRegressor({name}()) as the estimator excludes them."
             )
 
-    def _encoded_inputs(self, table: RawTable) -> object:
+    def _encoded_inputs(self, table: EncodableTable) -> object:
         """Learn the encoding of the columns; returns the inputs, where the table is."""
         columns = table.learn()
         self.kinds_ = ["words" if c.kind == "words" else "number" for c in columns]

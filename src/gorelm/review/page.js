@@ -10,7 +10,7 @@ const VERDICTS = [
   ["right", "Right", "r"],
   ["unsure", "Unsure", "u"],
 ];
-const KINDS = { row: "whole row", cell: "single cells", input: "unusual inputs", duplicate: "near duplicate" };
+const KINDS = { row: "wrong row", cell: "wrong cell", input: "wrong input", duplicate: "contradicting duplicate" };
 const $ = (id) => document.getElementById(id);
 
 let state = null; // of the whole table
@@ -96,7 +96,9 @@ async function look() {
   document.title = `Review ${state.name}`;
   $("name").textContent = state.name;
   const counts = state.counts, decided = counts.wrong + counts.right + counts.unsure;
-  const facts = state.fitted ? [`${count(counts.flagged, "row")} of ${counts.all.toLocaleString("en")} flagged`] : [];
+  const certain = fit.contaminated === false && counts.flagged ? `; ${counts.certain || "none"} certain` : "";
+  const facts = state.fitted
+    ? [`Findings in ${counts.flagged.toLocaleString("en")} of ${count(counts.all, "row")}${certain}`] : [];
   if (decided) facts.push(`decided: ${counts.wrong} wrong, ${counts.right} right, ${counts.unsure} unsure`);
   if (state.fitted && state.since_fit) facts.push(`${count(state.since_fit, "decision")} since the fit`);
   const errors = (fit.errors || []).filter((value) => value !== null);
@@ -178,7 +180,7 @@ async function refresh() {
 }
 
 function worstFirst(row) {
-  const size = (j) => Math.abs(row.spreads[j] || 0);
+  const size = (j) => row.scores[j] ?? Math.abs(row.spreads[j] || 0);
   return state.targets.map((_, j) => j).sort((a, b) => row.off[b] - row.off[a] || size(b) - size(a));
 }
 
@@ -187,6 +189,9 @@ function targetsShown() {
   const all = state.targets.map((_, j) => j);
   return everyTarget || all.length <= MOST_TARGETS ? all : worstFirst(detail).slice(0, MOST_TARGETS);
 }
+
+// 1 is best, below 0.5 is a finding.
+const quality = (row) => (row.quality === null ? "not judged" : `quality ${row.quality.toFixed(2)}`);
 
 function badge(decision) {
   const names = { wrong: "wrong", cells: "cells wrong", right: "right", unsure: "unsure" };
@@ -199,7 +204,7 @@ function drawList() {
     const head = make("div", { class: "head" }, make("span", { class: "label", text: label(row) }));
     if (row.decision.verdict) head.append(badge(row.decision));
     if (row.decision.note) head.append(make("span", { text: "✎", title: row.decision.note }));
-    head.append(make("span", { class: "score", text: `score ${written(row.score, briefly)}` }));
+    head.append(make("span", { class: "score", text: quality(row) }));
     const off = make("div", { class: "off" });
     const worst = worstFirst(row).filter((j) => row.given[j] !== null);
     const shown = worst.filter((j) => row.off[j]).slice(0, 3);
@@ -216,8 +221,8 @@ function drawList() {
   }));
   if (!rows.length) {
     const waiting = state && !state.fitted;
-    const none = { todo: state && state.counts.flagged ? "Nothing left to decide: all flagged rows have a verdict."
-      : "No row is flagged. “All rows” has them by their scores, the largest first." };
+    const none = { todo: state && state.counts.flagged ? "Nothing left to decide: all findings have a verdict."
+      : "No row stands out. “All rows” has them, the least plausible first." };
     const text = waiting ? "The rows appear when the first fit is done." : none[$("show").value] || "No such rows.";
     list.append(make("li", { class: "empty", text: $("find").value.trim() && !waiting ? "No such rows." : text }));
   }
@@ -276,9 +281,10 @@ function drawHead() {
       on: { click: trying(() => choose(detail.twin)) } }));
   }
   if (detail.decision.verdict) head.append(badge(detail.decision));
-  const quality = detail.quality === null ? "" : `, quality ${detail.quality.toFixed(2)}`;
-  const flag = detail.flagged ? "flagged" : "not flagged";
-  head.append(make("span", { class: "soft", text: `${flag}, score ${written(detail.score, briefly)}${quality}` }));
+  const sure = !["row", "cell"].includes(detail.kind) ? "" : detail.certain ? "certain, " : "suspicious, ";
+  const flag = detail.flagged ? sure : "no finding, ";
+  head.append(make("span", { class: "soft", text: `${flag}${quality(detail)}`,
+    title: `Quality: 1 is best, below 0.5 is a finding. Score: ${written(detail.score, briefly)} spreads.` }));
   return head;
 }
 

@@ -88,11 +88,13 @@ class Findings:
     score: Array
     quality: Array
     flagged: Mask
+    certain: Mask
     kind: list[str]
     twin: Indices  # row that each contradicts, -1: none
     expected: Array  # (n, m)
     off_by: Array
     spreads: Array
+    cell_score: Array
     cell_flagged: Mask
 
     @property
@@ -259,6 +261,7 @@ class Session:
         counts["all"] = len(self.rows)
         if found is not None:
             counts["flagged"] = int(found.flagged.sum())
+            counts["certain"] = int(found.certain.sum())
             counts["todo"] = int((found.flagged & (verdicts == "")).sum())
         return {
             "name": self.table.path.name,
@@ -346,12 +349,14 @@ class Session:
             "score": _plain(found.score[row]),
             "quality": _plain(found.quality[row]),
             "flagged": bool(found.flagged[row]),
+            "certain": bool(found.certain[row]),
             "kind": found.kind[row],
             "twin": None if found.twin[row] < 0 else int(found.twin[row]),
             "given": [_plain(value) for value in self.given[row]],
             "expected": [_plain(value) for value in found.expected[row]],
             "off_by": [_plain(value) for value in found.off_by[row]],
             "spreads": [_plain(value) for value in found.spreads[row]],
+            "scores": [_plain(value) for value in found.cell_score[row]],
             "off": found.cell_flagged[row].tolist(),
             "decision": _of_page(decision),
         }
@@ -538,19 +543,24 @@ def findings_of(
     expected = columns(names.expected).astype(float)
     rejected = np.isnan(columns(str).astype(float)) & ~np.isnan(given)
     off_by = given - expected
+    # Logarithms or roots, where the targets were judged by these.
+    on_scale = getattr(model, "_on_scale", np.asarray)
     with np.errstate(invalid="ignore", over="ignore"):
-        spreads = np.nan_to_num(off_by / model.target_spreads_, nan=np.nan)
+        off = (on_scale(given) - on_scale(expected)) / model.target_spreads_
+        spreads = np.nan_to_num(off, nan=np.nan)
     twins = frame[names.twin].fillna(-1).to_numpy(dtype=np.intp)
     return Findings(
         order=order,
         score=column(names.score).astype(float),
         quality=column(names.quality).astype(float),
         flagged=column(names.flagged).astype(bool) | rejected.any(axis=1),
+        certain=column(names.certain).astype(bool) | rejected.any(axis=1),
         kind=[str(kind) for kind in column(names.kind)],
         twin=twins[np.argsort(order)],
         expected=expected,
         off_by=off_by,
         spreads=spreads,
+        cell_score=columns(names.score_of).astype(float),
         cell_flagged=columns(names.flagged_of).astype(bool) | rejected,
     )
 

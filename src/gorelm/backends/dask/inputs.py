@@ -1,14 +1,17 @@
 """Scaled inputs in the partitions of a dask collection, on the workers of a cluster.
 
-Each call is one graph: a task for every partition, and their sums added in pairs of neighbours. The
-scheduler keeps the graph of every partition, so that those of a lost worker are made again.
+Each call is one graph: a task for every partition, and FAN_IN neighbouring sums added in a task.
+Neighbours are on the same worker where that is ours to say, so that few sums travel between
+workers. The scheduler keeps the graph of every partition, so that those of a lost worker are made
+again.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial, reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,16 +24,25 @@ from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.dask.fit import active_client
 from gorelm.backends.dask.source import (
     Partitioned,
+    SomeRows,
     delayed_parts,
     names_of,
     naming_lost_cluster,
 )
 from gorelm.backends.dask.workers import gathered, release
-from gorelm.backends.inputs import InMemory, ScaledRows, empty_outputs, within_reach
+from gorelm.backends.inputs import (
+    InMemory,
+    LastTaken,
+    ScaledRows,
+    empty_outputs,
+    within_reach,
+)
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
     from distributed import Client
+
+FAN_IN = 4  # sums that are added in one task: fewer are more tasks, one after the other
 
 
 class Partitions:
@@ -51,7 +63,11 @@ class Partitions:
         import dask
 
         self.feature_names = names_of(X.values if isinstance(X, Partitioned) else X)
-        arrays = [dask.delayed(_as_array, pure=False)(part) for part in delayed_parts(X)]
+        parts = delayed_parts(X)
+        arrays = []
+        for part, place in zip(parts, _places(self._client, X, len(parts)), strict=True):
+            with place:
+                arrays.append(dask.delayed(_as_array, pure=False)(part))
         self._parts: list[Delayed] = self._client.persist(arrays)
         with _released_on_error(self._parts):
             self._check()
@@ -121,9 +137,9 @@ class DaskInputs:
         self, client: Client, parts: Sequence[Delayed], starts: Indices, shape: tuple[int, int]
     ) -> None:
         self._client, self._parts, self._starts, self.shape = client, parts, starts, shape
+        self.take = LastTaken(self._taken)
 
-    def take(self, rows: Indices | slice) -> Array:
-        """Return the inputs of some rows, in the order given."""
+    def _taken(self, rows: Indices | slice) -> Array:
         chosen: Indices = np.arange(self.shape[0])[rows]
         taken = np.empty((len(chosen), self.shape[1]))
         places, tasks = [], []
@@ -242,14 +258,29 @@ def _added(one: list[RidgeSums], other: list[RidgeSums]) -> list[RidgeSums]:
 # -- graphs --------------------------------------------------------------------------------------
 
 
+def _places(client: Client, X: Any, n_parts: int) -> list[AbstractContextManager[Any]]:
+    """Return in which context to make the tasks of each part: a run of parts for every thread.
+
+    Parts that workers hold already stay where they are.
+    """
+    import dask
+    from distributed import futures_of
+
+    threads = [at for at, n in sorted(client.nthreads().items()) for _ in range(n)]
+    if not threads or futures_of(X.whole if isinstance(X, SomeRows) else X):
+        return [nullcontext() for _ in range(n_parts)]
+    places = [threads[number * len(threads) // n_parts] for number in range(n_parts)]
+    return [dask.annotate(workers=[at], allow_other_workers=True) for at in places]
+
+
 def _tree(tasks: list[Delayed], join: Any) -> Delayed:
     """Join neighbours until one is left."""
     import dask
 
-    joined = dask.delayed(join, pure=False)
+    joined = dask.delayed(partial(reduce, join), pure=False)
     while len(tasks) > 1:
-        pairs = [tasks[i : i + 2] for i in range(0, len(tasks), 2)]
-        tasks = [joined(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        runs = [tasks[i : i + FAN_IN] for i in range(0, len(tasks), FAN_IN)]
+        tasks = [joined(run) if len(run) > 1 else run[0] for run in runs]
     return tasks[0]
 
 
@@ -266,7 +297,7 @@ def _released_on_error(parts: Sequence[Delayed]) -> Iterator[None]:
 
 
 def results(client: Client, tasks: list[Delayed]) -> list[Any]:
-    """Return what the workers make of some tasks, which this process then forgets."""
+    """Return the results of some tasks, and release them on the workers."""
     with warnings.catch_warnings():
         # Targets travel in the graph, so that no worker's end can lose them.
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)

@@ -68,8 +68,8 @@ class SomeRows:
     ndim = 2
 
     def __init__(self, X: Any, rows: list[Indices]) -> None:
-        self.columns, self.dtypes, self._rows = X.columns, X.dtypes, rows
-        self._whole = delayed_parts(X)
+        self.columns, self.dtypes, self.whole, self._rows = X.columns, X.dtypes, X, rows
+        self._parts = delayed_parts(X)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -81,7 +81,7 @@ class SomeRows:
         import dask
 
         pick = dask.delayed(_rows_of, pure=False)
-        return [pick(*both) for both in zip(self._whole, self._rows, strict=True)]
+        return [pick(*both) for both in zip(self._parts, self._rows, strict=True)]
 
     def __dask_graph__(self) -> None:
         """Return None: only its partitions have a graph."""
@@ -225,7 +225,7 @@ def _require_columns(part: pd.DataFrame, names: list[object], number: int) -> pd
 
 @contextmanager
 def naming_lost_cluster() -> Iterator[None]:
-    """Say so when the scheduler of a cluster, or what its workers held, is gone."""
+    """Raise an error that names the loss of a scheduler, or of data on its workers."""
     try:
         yield
     except Exception as error:

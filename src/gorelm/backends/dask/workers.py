@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
 
 from gorelm.backends.dask import partition as _partition
 from gorelm.backends.dask.partition import Failure, Reply, Request
@@ -123,7 +124,7 @@ class WorkerPool:
                 raise_without_workers(paused, self._options)
             time.sleep(_POLL_ACTORS)
         if self._direct is None:
-            self._direct = self._client.sync(self._is_reachable, ready[0].address)
+            self._direct = is_reachable(self._client, ready[0].address)
         return ready
 
     def find_lost(self, workers: Iterable[WorkerHandle]) -> list[WorkerHandle]:
@@ -179,14 +180,6 @@ class WorkerPool:
             allow_other_workers=False,
         )
         return WorkerHandle(address, name, future)
-
-    async def _is_reachable(self, address: str) -> bool:
-        try:
-            await asyncio.wait_for(self._client.rpc(address).identity(), timeout=5)
-        except (OSError, TimeoutError):
-            logger.info("workers cannot be reached directly; going through the scheduler")
-            return False
-        return True
 
     # -- requests to actors ----------------------------------------------------------------------
 
@@ -310,9 +303,34 @@ def gathered(client: Client, futures: Sequence[Future]) -> list[Any]:
                 working_at = now
             elif now > working_at + options.worker_timeout:
                 raise_without_workers(paused_of(client, options), options)
-        return list(client.gather(futures))
+        return list(client.gather(futures, direct=_is_direct(client)))
     finally:
         release(futures)
+
+
+# Clients, and whether they reach workers without the scheduler.
+_REACHED: WeakKeyDictionary[Client, bool] = WeakKeyDictionary()
+
+
+def _is_direct(client: Client) -> bool:
+    """Whether results come from the workers themselves: by the scheduler they travel twice."""
+    if client not in _REACHED and (addresses := sorted(client.nthreads())):
+        _REACHED[client] = is_reachable(client, addresses[0])
+    return _REACHED.get(client, False)
+
+
+def is_reachable(client: Client, address: str) -> bool:
+    """Whether a client can ask a worker something without the scheduler."""
+
+    async def asked() -> bool:
+        try:
+            await asyncio.wait_for(client.rpc(address).identity(), timeout=5)
+        except (OSError, TimeoutError):
+            logger.info("workers cannot be reached directly; going through the scheduler")
+            return False
+        return True
+
+    return bool(client.sync(asked))
 
 
 def threads_of(client: Client, options: Options, *, running: bool = False) -> dict[str, int]:

@@ -26,6 +26,7 @@ from gorelm.estimators._prepare import (
     scores_of_norms,
     usable_rows,
 )
+from gorelm.stream import RowBlocks
 
 _FREE = 0.8  # share of a device's free memory that H may take
 
@@ -157,6 +158,14 @@ def checked(
     if weights.shape != (len(inputs),) or not ((weights >= 0) & torch.isfinite(weights)).all():
         raise ValueError("sample_weight must hold one number for each row, none negative")
     return inputs, targets, weights
+
+
+def gathered(X: RowBlocks, device: str | None) -> torch.Tensor:
+    """Return all rows of inputs that are read in blocks, on a device, in one pass."""
+    rows = torch.empty(X.shape, dtype=torch.float64, device=available(device))
+    for where, x in X:
+        rows[where] = torch.as_tensor(x).to(rows)
+    return rows
 
 
 def _float64(like: torch.Tensor, values: object) -> torch.Tensor:

@@ -17,21 +17,14 @@ from torch import Tensor
 
 from gorelm._features.joint import HiddenOutputs, JointLayer
 from gorelm._features.layer import HiddenLayer
-from gorelm._features.scaling import Scaling, fit_scaling, on_host
+from gorelm._features.scaling import Scaling, fit_scaling
 from gorelm._features.target_transforms import TargetTransforms
 from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices, Mask
-from gorelm.backends import FittedModel, TakesTable
+from gorelm.backends import FittedModel
 from gorelm.backends.inputs import FARTHEST_INPUT, ScaledRows
-from gorelm.backends.torch.fit import (
-    available,
-    checked,
-    checked_new,
-    naming_lack_of_memory,
-)
+from gorelm.backends.torch.fit import checked_new, naming_lack_of_memory
 from gorelm.backends.torch.layer import DeviceLayer
-from gorelm.estimators._prepare import usable_rows
-from gorelm.stream import RowBlocks
 
 BLOCK_BYTES = 2**31  # of hidden outputs at a time
 LEAST_ROWS = 1024
@@ -194,28 +187,15 @@ def _block_rows(X: Tensor, n_outputs: int) -> int:
     return max(int(room / (8 * n_outputs)), LEAST_ROWS)
 
 
-def gathered(X: RowBlocks, device: str | None) -> Tensor:
-    """Return all rows of inputs that are read in blocks, on a device, in one pass."""
-    rows = torch.empty(X.shape, dtype=torch.float64, device=available(device))
-    for where, x in X:
-        rows[where] = torch.as_tensor(x).to(rows)
-    return rows
-
-
-def prepare(
-    model: TakesTable, X: object, y: object, sample_weight: object
-) -> tuple[TorchInputs, Scaling, Array, Array, Mask]:
-    """Return scaled inputs on their device, their scaling, and targets, weights and usable rows.
-
-    Of arrays, X is moved to the device; the targets may be tensors only where X is one.
-    """
+def scaled_inputs(X: Tensor, w: Array, used: Mask) -> tuple[TorchInputs, Scaling]:
+    """Return scaled inputs on their device, and the scaling by the rows that are used."""
     with naming_lack_of_memory():
-        inputs, targets, weights = checked(model, X, y, sample_weight)
-        inputs, used = inputs.double(), usable_rows(targets, weights)
-        there, w = (inputs, weights) if used.all() else (inputs[used], weights[used])
-        scaling = fit_scaling("standard", inputs.shape[1], lambda summary: summary(there, w))
-        rows = TorchInputs(inputs, scaling)
-        return rows, scaling, on_host(targets), on_host(weights), on_host(used)
+        X = X.double()
+        weights = torch.as_tensor(w, device=X.device)
+        counted = slice(None) if used.all() else torch.as_tensor(used, device=X.device)
+        there, weights = X[counted], weights[counted]
+        scaling = fit_scaling("standard", X.shape[1], lambda summary: summary(there, weights))
+        return TorchInputs(X, scaling), scaling
 
 
 def predict(model: Ensemble, X: object) -> Tensor:

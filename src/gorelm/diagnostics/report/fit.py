@@ -10,9 +10,10 @@ from functools import cached_property
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator
 
 from gorelm._compat import num_samples
@@ -40,6 +41,7 @@ from gorelm.diagnostics.predictions import PredictedObservedDisplay
 from gorelm.diagnostics.report.html import figure_to_svg, new_figure, render, style
 from gorelm.diagnostics.report.rows import SHOWN_TARGETS, suspicious_rows, wrong_cells
 from gorelm.diagnostics.report.tables import Cell, Table
+from gorelm.findings import Ranking, ranking
 from gorelm.metrics import rrmse
 
 if TYPE_CHECKING:
@@ -205,6 +207,23 @@ class Fit:
         return wrong_cells(self.model, self.observed, self.predicted, self.rows)
 
     @cached_property
+    def judged(self) -> bool:
+        """Whether the model judges rows by fits without them, as findings need it."""
+        return attribute(self.model, "contaminated_") is not None and self.unseen
+
+    @cached_property
+    def findings(self) -> Ranking:
+        """What is wrong with the rows: the findings of the model, or what its scores say."""
+        if self.judged:
+            judge: Any = next(one for one in within(self.model) if hasattr(one, "contaminated_"))
+            X = self.X if hasattr(self.X, "columns") else np.asarray(self.X)
+            return ranking(judge, self.observed, None if sparse.issparse(self.X) else X)
+        kind = np.select([self.rows.flagged, self.wrong.any(axis=1)], ["row", "cell"], "")
+        scores = np.nan_to_num(self.rows.scores, nan=-np.inf)
+        order = np.lexsort([-scores, kind == ""])
+        return Ranking(kind, scores, kind != "", self.wrong, order)
+
+    @cached_property
     def relative_errors(self) -> tuple[Array, Array]:
         """RRMSE of every target, over all cells and over `right`; NaN: no cell."""
         return self._rrmse(np.isfinite(self.residuals)), self._rrmse(self.right)
@@ -249,7 +268,7 @@ class _Network(Protocol):
 
 def headlines(fit: Fit) -> list[tuple[str, str, str]]:
     """Return what a reader asks first, as what, figure, remark: how good, and what to check."""
-    to_check, n_rows = fit.rows.flagged | fit.wrong.any(axis=1), len(fit.rows.scores)
+    to_check = fit.findings.kind != ""
     _, kept = fit.relative_errors
     by = "models that did not see the row" if fit.unseen else "the model that saw them (optimistic)"
     error = float(np.nanmean(kept)) if np.isfinite(kept).any() else np.nan
@@ -261,7 +280,7 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
             f"without wrong rows and cells, predicted by {by}; 0 is perfect, 1 no better than the "
             "mean",
         ),
-        ("rows to check", f"{to_check.sum():,}", f"of {n_rows:,} ({to_check.mean():.1%})"),
+        ("rows with findings", f"{to_check.sum():,}", _of_rows(fit)),
     ]
     if len(fit.target_names) > 1:
         facts.append(("cells to check", f"{n_cells:,}", f"of {n_known:,} known target values"))
@@ -269,6 +288,14 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
     if not all(getattr(part, "converged_", True) for part in parts):
         facts.append(("NOT converged", *_certificate(parts)))
     return facts
+
+
+def _of_rows(fit: Fit) -> str:
+    found, n_rows = fit.findings, len(fit.rows.scores)
+    text = f"of {n_rows:,} ({(found.kind != '').mean():.1%})"
+    if not fit.judged or attribute(fit.model, "contaminated_"):
+        return text
+    return f"{text}; {f'{found.certain.sum():,}' if found.certain.any() else 'none'} certain"
 
 
 def _networks(fit: Fit) -> list[_Network]:

@@ -41,8 +41,9 @@ class SuspiciousRow:
 
     row: int
     name: str | None
+    quality: float | None  # None: the model does not judge rows by fits without them
     score: float
-    flagged: bool
+    finding: str  # empty: none
     cells: list[GivenExpected]  # of every column
     more: list[GivenExpected]  # wrong ones without a column of their own
     inputs: list[tuple[str, str]]
@@ -56,6 +57,7 @@ class SuspiciousRows:
     caption: str
     targets: list[str] | None  # one column each; None: one column for the worst of each row
     named: bool  # whether rows have names beside their numbers
+    judged: bool  # whether they have a quality; otherwise, a score
     rows: list[SuspiciousRow]
 
 
@@ -79,16 +81,17 @@ def wrong_cells(model: object, observed: Array, predicted: Array, rows: RowScore
 
 
 def suspicious_rows(fit: Fit) -> SuspiciousRows:
-    """Return the rows with the largest scores, those with wrong cells before the others."""
-    scores, wrong = fit.rows.scores, fit.wrong
-    to_check = fit.rows.flagged | wrong.any(axis=1)
-    order = np.lexsort([-np.nan_to_num(scores, nan=-np.inf), ~to_check])
-    order = order[np.isfinite(scores[order])][:SHOWN_ROWS]
+    """Return the most suspicious rows, in the order of the table of findings."""
+    scores, found = fit.rows.scores, fit.findings
+    order = found.order[np.isfinite(scores[found.order])][:SHOWN_ROWS]
     caption = f"The {len(order):,} rows to check first, counted from 0"
-    if to_check.sum() > len(order):
-        caption += f"; {to_check.sum():,} are flagged in all"
+    n_found = int((found.kind != "").sum())
+    if n_found > len(order):
+        caption += f"; there are findings in {n_found:,}"
     columns = len(fit.target_names) <= SHOWN_TARGETS
     caption += ". Targets: given → expected; wrong cells are marked."
+    if fit.judged:
+        caption += " Quality: 1 is best, below 0.5 is a finding."
     if not columns:
         caption += " Worst target: the one that is off most beside its errors in other rows."
     names, inputs = inputs_of(fit.X, order)
@@ -105,8 +108,9 @@ def suspicious_rows(fit: Fit) -> SuspiciousRows:
             SuspiciousRow(
                 row=int(i),
                 name=None if fit.row_names is None else fit.row_names[i],
+                quality=float(np.exp2(-found.worst[i])) if fit.judged else None,
                 score=float(scores[i]),
-                flagged=bool(to_check[i]),
+                finding=str(found.kind[i]),
                 cells=shown,
                 more=[cell for cell in every if cell.wrong and cell not in shown],
                 inputs=list(zip(names, texts, strict=False)),
@@ -114,7 +118,7 @@ def suspicious_rows(fit: Fit) -> SuspiciousRows:
             )
         )
     targets = list(fit.target_names) if columns else None
-    return SuspiciousRows(caption, targets, fit.row_names is not None, rows)
+    return SuspiciousRows(caption, targets, fit.row_names is not None, fit.judged, rows)
 
 
 def _given_expected(fit: Fit, i: int, k: int) -> GivenExpected:

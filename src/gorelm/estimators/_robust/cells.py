@@ -97,7 +97,7 @@ def judge_cells(
 
 @dataclass(frozen=True)
 class CellRules:
-    """What the errors of some rows tell: how large they usually are, and which are too large.
+    """Rules learnt from the errors of some rows: usual sizes, and thresholds.
 
     By these rules the cells of any rows can be judged, some at a time.
     """
@@ -364,7 +364,7 @@ def _quadratic(u: Array) -> Array:
 
 @dataclass(frozen=True)
 class OtherErrors:
-    """What the other errors of a row, in usual errors, tell about each."""
+    """Regressions of each error of a row on the row's other errors, in usual errors."""
 
     deviation: Array  # (m,)
     B: Array  # (m, m): regressions of each on the others

@@ -49,7 +49,7 @@ TRIMMED = cutoff_of(0.99)  # cells beyond it predict no others
 
 @dataclass(frozen=True)
 class CellCheck:
-    """What the columns of a table say of one another."""
+    """Correlations and slopes between the columns of a table."""
 
     scaling: Scaling
     judged: Mask  # columns that are checked and used

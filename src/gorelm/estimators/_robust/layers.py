@@ -232,7 +232,7 @@ def compare(
 def penalty_of_each(squares: Array) -> Indices:
     """Return the best penalty of each target, by squared errors (P, m).
 
-    Half of the say has their sum over all targets: the errors of one target in few rows choose a
+    Their sum over all targets counts for half: the errors of one target in few rows would choose a
     penalty by chance.
     """
     tiny = np.finfo(float).tiny
@@ -484,7 +484,7 @@ def _descend(loss: Callable[[int], float], start: int) -> tuple[int, float]:
 def lam_for_more(lam: int, times: float) -> int:
     """Return a first guess of the penalty for a larger H, as an index in the path.
 
-    In units of the squared norm of H, `times` as many rows or nodes bear so many times less.
+    In units of the squared norm of H, the best penalty falls in proportion to rows and nodes.
     """
     steps = int(np.rint(np.log(times) / np.log(PATH[0] / PATH[1])))
     return min(max(lam + steps, 0), len(PATH) - 1)
@@ -493,7 +493,8 @@ def lam_for_more(lam: int, times: float) -> int:
 def complementary(fits: Sequence[FoldedFit], n_members: int) -> list[FoldedFit]:
     """Return the fits with the best average on the validation rows, added while that helps.
 
-    Many rows reward sharp layers, which few nodes rank low; but their errors are their own.
+    With many rows, layers of small scale are useful members although they rank low with few nodes:
+    their errors are little correlated with those of the others.
     """
     chosen: list[FoldedFit] = []
     least = np.inf

@@ -61,7 +61,7 @@ class Refined:
 def refine(task: RobustTask, found: Found) -> Refined:
     """Give the best layers all their nodes and all rows, and judge all rows once more.
 
-    What the search found is given back on the way, if nobody else holds it.
+    Frees the results of the search on the way, if nothing else refers to them.
     """
     screened, every = found.screened, np.arange(len(task.T))
     filling, kept, wrong = filling_of(found.judged, screened), found.judged.kept, found.judged.wrong
@@ -96,7 +96,7 @@ def _members(
 ) -> tuple[Ensemble, Judged]:
     """Return the best of trials on all rows, and all rows judged by their average.
 
-    The trials are given back, with their predictions of all rows.
+    Frees the trials, with their predictions of all rows.
     """
     members = ensemble(trials, task.effort.n_members)
     trials.clear()
@@ -243,7 +243,7 @@ def fit_members(task: RobustTask, refined: Refined) -> list[RELMRegressor]:
         stayed = kept & before & (target != part.filled).any(axis=1)
         groups = [np.flatnonzero(rows) for rows in (kept & ~before, before & ~kept, stayed)]
         newcomers = target[groups[0]]
-        # In place if nobody else needs the targets: of many rows, a copy is large.
+        # In place if nothing else needs the targets: for many rows, a copy is large.
         changes = np.subtract(target, part.filled, out=target if alone else None)
         changes[groups[0]], changes[groups[1]] = newcomers, part.filled[groups[1]]
         came, went, moved = part.rows.sums(trial.hidden, groups, omega, changes, task.n_threads)

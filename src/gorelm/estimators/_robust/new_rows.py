@@ -1,4 +1,4 @@
-"""Rows that were not there at the fit, scored as those that were."""
+"""Scores of new rows and cells, on the scale of the fit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def usual_curves(expected: Array, rules: CellRules, spread: Array) -> Array:
 def cell_scores(expected: Array, T: Array, spread: Array, curves: Array) -> Array:
     """Return the errors of new cells in errors usual there; NaN where the target is unknown.
 
-    What the row's other errors explain of one is not taken from it, as it is at the fit.
+    Unlike at the fit, the part that the row's other errors explain is not subtracted.
     """
     usual = np.column_stack(
         [np.interp(expected[:, j], *curves[:, :, j]) for j in range(expected.shape[1])]

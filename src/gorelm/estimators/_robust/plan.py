@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gorelm._features.joint import HiddenOutputs
+from gorelm._features.joint import HiddenOutputs, JointLayer
+from gorelm._features.layer import HiddenLayer
 from gorelm._progress import Meter, Work, meter
 from gorelm._solver.ridge import RidgeSums
 from gorelm._solver.threads import one_blas_thread, ordered_map
 from gorelm._typing import Array, Indices
-from gorelm.backends.inputs import BLOCK_ROWS, ScaledRows, with_constant
+from gorelm.backends.inputs import BLOCK_ROWS, LastTaken, ScaledRows, with_constant
 from gorelm.estimators._robust.layers import Layer
+from gorelm.estimators._robust.search import SEARCH_LAYERS
 from gorelm.estimators._robust.task import Effort, RobustTask
 
 JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
@@ -23,12 +26,14 @@ FORWARD_SHARE, FORWARD_MOST = 0.2, 50_000  # of the rows, on which they are
 FORWARD_ROUNDS = 3  # of sums over these
 LAYER_NODES = 1 / 3  # of each then, in nodes with which layers are compared one by one
 MAYBE = 0.3  # chance of a step that is done again only if many rows change sides
-MOVED = 0.05  # share of the rows that the last fit is about
+MOVED = 0.03  # share of the rows that the last fit is about
 WRONG = 0.1  # share of the rows that are left out, before it is known
 PROGRAM = 3e8  # bytes of the interpreter, its libraries and their caches
 LEAST_NODES = 20
 TRIALS = 4  # of which the first does not count
-TRIED = Layer("cosine", 1.0, True, 3)  # whose outputs cost about as much as those of most layers
+UNIT = "tanh"  # the activation whose outputs have a weight of 1
+TRIED_NODES = 200
+LEAST_WEIGHT = 0.05  # of an output that is an input
 
 
 def followed(task: RobustTask) -> RobustTask:
@@ -62,7 +67,8 @@ def plan(
 ) -> list[Work]:
     """Return the passes over all rows, and what else takes longer the more rows there are."""
     N, m = n_rows, n_targets
-    n_members, few = effort.n_members, min(effort.few_nodes, n_hidden or effort.few_nodes)
+    few = min(effort.few_nodes, n_hidden or effort.few_nodes)
+    n_members = effort.n_members * min(m, 2)  # a target may have members of its own
     L = outputs_of(effort, n_hidden, n_rows, n_inputs, n_targets)
 
     def read(step: str, times: int) -> list[Work]:
@@ -91,7 +97,7 @@ def plan(
         *read("screen", 2),
         Work("screen", "outputs", N, 200),
         *[Work("screen", "judge", N, m)] * 2,
-        *read("search", 2),
+        *read("search", 3),
         *judged(),
         *judged(MAYBE),
         *read("refine", 2),
@@ -190,9 +196,10 @@ class Memory:
 def try_out(meter: Meter, L: int, n_inputs: int, n_targets: int, n_threads: int) -> None:
     """Measure the work on a block of rows for every thread, before it is done on all of them."""
     x = np.random.default_rng(0).standard_normal((BLOCK_ROWS, n_inputs))
-    hidden, targets = TRIED.draw(L, 0, x), np.zeros((len(x), n_targets))
-    threads = range(n_threads)
-    sums = [RidgeSums.zero(hidden.n_outputs + 1, n_targets) for _ in threads]
+    targets, threads = np.zeros((len(x), n_targets)), range(n_threads)
+
+    def drawn(activation: str, n_nodes: int) -> HiddenLayer:
+        return Layer(activation, 1.0, False, 3).draw(n_nodes, 0, x)
 
     def seconds(work: Callable[[int], object]) -> float:
         """Return those of a row; the first time, memory is new, and another process may cut in."""
@@ -203,9 +210,18 @@ def try_out(meter: Meter, L: int, n_inputs: int, n_targets: int, n_threads: int)
             took.append(time.perf_counter() - start)
         return float(np.median(took[1:])) / (len(x) * len(threads))
 
+    def of_outputs(hidden: HiddenLayer) -> float:
+        return seconds(lambda _: with_constant(hidden, x))
+
     with one_blas_thread():
-        outputs = seconds(lambda _: with_constant(hidden, x))
+        hidden = drawn(UNIT, L)
+        sums = [RidgeSums.zero(hidden.n_outputs + 1, n_targets) for _ in threads]
+        outputs = of_outputs(hidden)
         both = seconds(lambda k: sums[k].add(with_constant(hidden, x), targets))
+        names = [layer.activation for layer in SEARCH_LAYERS if layer.activation != "linear"]
+        took = {name: of_outputs(drawn(name, TRIED_NODES)) for name in {UNIT, *names}}
+    meter.weights = {name: took[name] / took[UNIT] for name in took}
+    meter.weight = float(np.mean([meter.weights[name] for name in names]))
     meter.measured("outputs", outputs / L)
     meter.measured("sums", max(both - outputs, 0.1 * both) / L**2)
 
@@ -215,14 +231,14 @@ class Measured:
 
     def __init__(self, rows: ScaledRows, meter: Meter) -> None:
         self._rows, self._meter = rows, meter
+        self.take = LastTaken(self._taken)
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, d)."""
         return self._rows.shape
 
-    def take(self, rows: Indices | slice) -> Array:
-        """Return the inputs of some rows, in the order given."""
+    def _taken(self, rows: Indices | slice) -> Array:
         with self._meter.doing("read", 0.0, 1.0):
             return self._rows.take(rows)
 
@@ -235,7 +251,7 @@ class Measured:
         n_threads: int = 1,
     ) -> list[RidgeSums]:
         """Return the sums of every group of rows; see `ScaledRows.sums`."""
-        with self._meter.doing("sums", sum(map(len, groups)), hidden.n_outputs):
+        with self._doing("sums", groups, hidden):
             return self._rows.sums(hidden, groups, omega, T, n_threads)
 
     def outputs(
@@ -246,5 +262,22 @@ class Measured:
         n_threads: int = 1,
     ) -> list[Array]:
         """Return H B of every group of rows; see `ScaledRows.outputs`."""
-        with self._meter.doing("outputs", sum(map(len, groups)), hidden.n_outputs):
+        with self._doing("outputs", groups, hidden):
             return self._rows.outputs(hidden, groups, coefs, n_threads)
+
+    def _doing(
+        self, kind: str, groups: Sequence[Indices], hidden: HiddenOutputs
+    ) -> AbstractContextManager[None]:
+        weight = self._weight_of(hidden)
+        if self._meter.step != "screen":  # the layers of the screen are its own
+            self._meter.weight = 0.5 * (self._meter.weight + weight)
+        return self._meter.doing(kind, sum(map(len, groups)), hidden.n_outputs, weight)
+
+    def _weight_of(self, hidden: HiddenOutputs) -> float:
+        """Return the weight of an output of a layer, on average; inputs that are outputs: 0."""
+        parts = hidden.parts if isinstance(hidden, JointLayer) else (hidden,)
+        layers = [part for part in parts if isinstance(part, HiddenLayer)]
+        total = sum(
+            layer.n_nodes * self._meter.weights.get(layer.activation, 1.0) for layer in layers
+        )
+        return max(total / hidden.n_outputs, LEAST_WEIGHT)

@@ -68,7 +68,7 @@ def screen(task: RobustTask) -> Screened:
 
 
 def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
-    """Return the screen with the rows and cells left out that its predictions tell."""
+    """Return the screen without the rows and cells that are wrong by its predictions."""
     judged = judge(task, screened, screened.expected, with_scores=False)
     return replace(screened, kept=judged.kept, wrong=judged.wrong, T=judged.T)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gorelm._features.guide import SubsetGuide
 from gorelm._features.scaling import Scaling
-from gorelm._progress import settle
+from gorelm._progress import foresee, settle
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.cells import TWO_GROUPS, split_cells, split_sizes
@@ -112,6 +112,7 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
     many = screened.dirty and changed(judged, screened.kept, screened.wrong)
     settle("search", float(many))
     settle("refine", LIKELY[many] if screened.dirty else 0.0)
+    foresee("refine", "sums", float(judged.kept.sum()))
     if many:
         before = scaling
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, rows)

@@ -54,8 +54,8 @@ def test_loss_is_that_of_a_regression_on_the_outputs_of_these_layers(task_of_row
     X, w = task.centres
     parts = tuple(trial.layer.draw(30, 0, X, None, w) for trial in searched)
     joint = JointLayer(parts, np.array([1.0, 0.5, 2.0]))
-    fits = forward._JointFits(task, part, joint)
-    train, valid = forward._split(task, part)
+    some = forward._SomeRows.of(task, part)
+    fits, train, valid = forward._JointFits(task, some, joint), some.train, some.valid
     assert not set(train) & set(valid)
     columns = np.r_[joint.columns[0], joint.columns[2], joint.n_outputs]
     H = with_constant(joint, part.X)[:, columns]
@@ -81,7 +81,7 @@ def test_given_folds_part_the_rows(task_of_rows):
     task, _, _, part = task_of_rows
     rows = np.arange(len(part.T))
     folds = [Fold(rows[rows % 3 != k], rows[rows % 3 == k]) for k in range(3)]
-    train, valid = forward._split(task, Part(part.X, part.T, part.filled, part.w, part.kept, folds))
-    assert (train % 3 != 0).all()
-    assert (valid % 3 == 0).all()
-    assert len(valid)
+    some = forward._SomeRows.of(task, Part(part.X, part.T, part.filled, part.w, part.kept, folds))
+    assert (some.train % 3 != 0).all()
+    assert (some.valid % 3 == 0).all()
+    assert len(some.valid)

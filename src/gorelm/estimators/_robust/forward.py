@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Self
 
 import numpy as np
 
@@ -32,6 +33,31 @@ VALIDATION_ROWS = 3000
 GUIDE_ROWS = 2000  # that tell what a subset of the inputs explains
 STEP = 4.0  # between penalties
 GAIN = 0.99  # times the squared error: a layer that lowers it by less is not added
+
+
+@dataclass(frozen=True)
+class _SomeRows:
+    """Rows on which layers are compared: some of those that stay."""
+
+    part: Part
+    train: Indices  # to sum over
+    valid: Indices  # to judge by
+    X_valid: Array
+
+    @classmethod
+    def of(cls, task: RobustTask, part: Part) -> Self:
+        """Draw the rows; with given folds, those of one fold judge."""
+        kept = np.flatnonzero(part.kept)
+        size = max(rows_compared(len(kept)), task.effort.middle_rows)
+        sample = np.random.default_rng(task.seed).permutation(kept)[:size]
+        valid, train = np.split(sample, [min(size // 4, VALIDATION_ROWS)])
+        if part.folds is not None:
+            fold = max(part.folds, key=lambda fold: int(part.kept[fold.test].sum()))
+            tested, trained = (sample[np.isin(sample, of)] for of in (fold.test, fold.train))
+            if len(tested) and len(trained):
+                valid, train = tested[:VALIDATION_ROWS], trained
+        valid = np.sort(valid)
+        return cls(part, np.sort(train), valid, part.rows.take(valid))
 
 
 @dataclass(frozen=True)
@@ -76,10 +102,11 @@ def choose_together(
     """
     shape = *part.rows.shape, part.T.shape[1]
     n_layers, n_nodes = layers_compared(task.effort, task.n_hidden, *shape)
+    some = _SomeRows.of(task, part)
     every = _as_searched(task, searched[:n_layers], of_search, n_nodes)
-    every = _guided(task, part, every, n_nodes, of_round=0)
-    chosen = _selected(task, part, every, n_nodes, of_round=1)
-    return _guided(task, part, chosen, n_layers * n_nodes // len(chosen.layers), of_round=2)
+    every = _guided(task, some, every, n_nodes, of_round=0)
+    chosen = _selected(task, some, every, n_nodes, of_round=1)
+    return _guided(task, some, chosen, n_layers * n_nodes // len(chosen.layers), of_round=2)
 
 
 def _as_searched(task: RobustTask, tried: Sequence[Trial], of_search: Part, n_nodes: int) -> Chosen:
@@ -94,26 +121,30 @@ def _as_searched(task: RobustTask, tried: Sequence[Trial], of_search: Part, n_no
     return Chosen(tuple(trial.layer for trial in tried), scales, penalty, guides)
 
 
-def _guided(task: RobustTask, part: Part, chosen: Chosen, n_nodes: int, of_round: int) -> Chosen:
+def _guided(
+    task: RobustTask, some: _SomeRows, chosen: Chosen, n_nodes: int, of_round: int
+) -> Chosen:
     """Return the layers with guides by what their nodes explain in one regression."""
     joint = chosen.draw(n_nodes, task.seed + of_round, *task.centres)
-    fits, every = _JointFits(task, part, joint), range(len(chosen.layers))
+    fits, every = _JointFits(task, some, joint), range(len(chosen.layers))
     penalty = fits.descend(every, chosen.penalty)[1]
     found = _guides_of(task, fits.coef(every, penalty), joint)
     return replace(chosen, penalty=penalty, guides=chosen.guides | found)
 
 
-def _selected(task: RobustTask, part: Part, every: Chosen, n_nodes: int, of_round: int) -> Chosen:
+def _selected(
+    task: RobustTask, some: _SomeRows, every: Chosen, n_nodes: int, of_round: int
+) -> Chosen:
     """Return the layers that forward selection adds."""
     joint = every.draw(n_nodes, task.seed + of_round, *task.centres)
-    fits = _JointFits(task, part, joint)
+    fits = _JointFits(task, some, joint)
     added, penalty = _forward(task, fits, len(every.layers), every.penalty)
-    some = JointLayer(tuple(joint.parts[k] for k in added), every.scales[added])
-    found = _guides_of(task, fits.coef(added, penalty), some)
-    largest = some.scales.max()
+    kept = JointLayer(tuple(joint.parts[k] for k in added), every.scales[added])
+    found = _guides_of(task, fits.coef(added, penalty), kept)
+    largest = kept.scales.max()
     return Chosen(
         tuple(every.layers[k] for k in added),
-        some.scales / largest,
+        kept.scales / largest,
         penalty / largest**2,
         every.guides | found,
     )
@@ -139,12 +170,11 @@ def _forward(
 class _JointFits:
     """Regressions on the outputs of some of the layers of a joint layer, by one sum over rows."""
 
-    def __init__(self, task: RobustTask, part: Part, joint: JointLayer) -> None:
-        self._part, self._joint = part, joint
-        train, self._valid = _split(task, part)
+    def __init__(self, task: RobustTask, some: _SomeRows, joint: JointLayer) -> None:
+        part, self._some, self._joint = some.part, some, joint
         omega = np.sqrt(part.w)
-        (self._sums,) = part.rows.sums(joint, [train], omega, part.filled, task.n_threads)
-        self._H_valid = with_constant(joint, part.rows.take(self._valid))
+        (self._sums,) = part.rows.sums(joint, [some.train], omega, part.filled, task.n_threads)
+        self._H_valid = with_constant(joint, some.X_valid)
 
     @cached_property
     def _columns(self) -> list[Indices]:
@@ -162,7 +192,7 @@ class _JointFits:
     def loss(self, layers: Sequence[int], penalty: float) -> float:
         """Return the mean squared norm of the errors of rows that were not summed."""
         predicted = self._H_valid[:, self._outputs(layers)] @ self.coef(layers, penalty)
-        return float(self._part.mean_squares(predicted[:, None], self._valid).sum())
+        return float(self._some.part.mean_squares(predicted[:, None], self._some.valid).sum())
 
     def descend(self, layers: Sequence[int], penalty: float) -> tuple[float, float]:
         """Return the least loss by steps of the penalty, and the penalty."""
@@ -174,21 +204,6 @@ class _JointFits:
             if moved:
                 break
         return least, penalty
-
-
-def _split(task: RobustTask, part: Part) -> tuple[Indices, Indices]:
-    """Return rows to sum over, and rows to judge by: some of those that stay."""
-    rng = np.random.default_rng(task.seed)
-    kept = np.flatnonzero(part.kept)
-    size = max(rows_compared(len(kept)), task.effort.middle_rows)
-    sample = rng.permutation(kept)[:size]
-    if part.folds is None:
-        valid, train = np.split(sample, [min(size // 4, VALIDATION_ROWS)])
-    else:
-        fold = part.folds[0]
-        valid = sample[np.isin(sample, fold.test)][:VALIDATION_ROWS]
-        train = sample[np.isin(sample, fold.train)]
-    return np.sort(train), np.sort(valid)
 
 
 def _guides_of(task: RobustTask, coef: Array, joint: JointLayer) -> dict[int | None, SubsetGuide]:

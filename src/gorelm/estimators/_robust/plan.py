@@ -90,7 +90,7 @@ def plan(
 
     n_layers, nodes = layers_compared(effort, n_hidden, n_rows, n_inputs, n_targets)
     together = Work("refine", "sums", rows_compared(N), n_layers * (nodes + n_inputs))
-    compared = [together] * FORWARD_ROUNDS if N >= FORWARD_ROWS else []
+    compared = [*read("refine", 1 + FORWARD_ROUNDS), *[together] * FORWARD_ROUNDS]
     return [
         Work("reading", "learn", N, n_inputs),
         *read("reading", 2),
@@ -101,7 +101,7 @@ def plan(
         *judged(),
         *judged(MAYBE),
         *read("refine", 2),
-        *compared,
+        *(compared if N >= FORWARD_ROWS else ()),
         *fitted(),
         *fitted(MAYBE),
         Work("fit", "sums", MOVED * N, L),

@@ -22,12 +22,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from gorelm import GORELMRegressor, GRELMRegressor, ORELMRegressor, RELMRegressor
+from gorelm import (
+    GORELMRegressor,
+    GRELMRegressor,
+    ORELMRegressor,
+    RELMRegressor,
+    RobustELMRegressor,
+)
 from gorelm._features.scaling import Scaling
 from gorelm._solver import admm
 from gorelm._solver.problem import Problem
 from gorelm._solver.rows import MemoryRows, StepSums
 from gorelm.datasets import make_multitarget
+from support.processes import left_after
 
 pytest.importorskip("dask.array", reason="dask is not installed")
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
@@ -693,6 +700,19 @@ def test_workers_that_stay_paused_end_the_fit(
         dask.config.set({"gorelm.worker-timeout": "1s"}),
     ):
         fails(resumed, model(), MemoryError, "paused by dask for 1 s.*gorelm.worker-timeout")
+
+
+def test_workers_that_stay_paused_end_a_robust_fit(resumed: Any) -> None:
+    X, T, _ = table()
+    robust = RobustELMRegressor(effort="fast", n_hidden=10, search_rows=100, random_state=0)
+    set_pause(resumed, 1e-9)
+    with (
+        dask.config.set({"gorelm.worker-timeout": "1s"}),
+        pytest.raises(MemoryError, match=r"paused by dask for 1 s.*gorelm\.worker-timeout"),
+    ):
+        robust.fit(chunked(X, 4), T)
+    set_pause(resumed, 0.999)
+    assert not left_after(5, resumed.who_has)
 
 
 @pytest.mark.parametrize("from_memory", [pytest.param(False, marks=slow), True])

@@ -24,6 +24,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import argparse  # noqa: E402 (threads are pinned before NumPy loads)
 import importlib.util  # noqa: E402
 import json  # noqa: E402
+import re  # noqa: E402
 import signal  # noqa: E402
 import subprocess  # noqa: E402
 import sys  # noqa: E402
@@ -126,8 +127,9 @@ def job(path: Path, targets: str, folder: Path) -> str:
     if len(found) != n_rows or len(pd.read_csv(predicted)) != n_rows:
         raise RuntimeError(f"{len(found)} findings, {n_rows} rows")
     n_listed = _reviewed(asked, folder / "decisions.sqlite")
-    headline = " ".join(said.partition("\nFindings")[2].partition(".")[0].split())
-    return f"findings {headline}; {n_changes} changes, {n_listed} findings on the page"
+    headline = re.split(r"[.]\s", said.partition("\nFindings")[2])[0].lstrip(": ")
+    told = " ".join(headline.split())
+    return f"findings {told}; {n_changes} changes, {n_listed} findings on the page"
 
 
 def _gorelm(*arguments: str) -> str:

@@ -168,6 +168,7 @@ def review_and_export(path, targets, verdicts):
         "jobs": 1,
         "seed": 0,
         "check_inputs": False,
+        "target_transform": "auto",
         "device": None,
     }
     session = Session(

@@ -61,7 +61,10 @@ def choose_transforms(task: RobustTask) -> list[str]:
     candidates = [j for j in range(len(kinds)) if is_skewed(few.T[:, j], few.w)]
     if not candidates or len(rows) < max(FEWEST_ROWS, FEWEST_PER_INPUT * task.rows.shape[1]):
         return kinds
-    given, *others = (_trial(few, few.T[:, candidates], kind) for kind in TRANSFORMS)
+    given = _trial(few, few.T[:, candidates], "none")
+    if not (given.growth > DOUBLED).any():
+        return kinds
+    others = [_trial(few, few.T[:, candidates], kind) for kind in TRANSFORMS if kind != "none"]
     for k, j in enumerate(candidates):
         few_zeros = np.mean(task.T[task.usable, j] == 0) <= FEW_ZEROS
         better = [

@@ -64,7 +64,6 @@ from threadpoolctl import threadpool_limits
 
 from gorelm import RobustELMRegressor
 from gorelm.datasets import CONTAMINATIONS, MULAN_TARGETS, contaminate, load_mulan
-from gorelm.findings import ranking
 
 OURS = "RobustELM"
 INPUTS = "inputs"  # the kind that makes inputs wrong, not targets
@@ -98,9 +97,16 @@ def robust_elm(X: Array, T: Array, inputs: bool, seed: int) -> Verdict:
         model = RobustELMRegressor(random_state=seed, check_inputs=True).fit(X, T)
         return by_cells(model.input_scores_, model.input_mask_)
     model = RobustELMRegressor(random_state=seed).fit(X, T)
-    kind, worst, _ = ranking(model, T)
-    flags = model.cell_mask_.reshape(T.shape)
-    return Verdict(worst, kind != "", np.nan_to_num(model.cell_scores_.reshape(T.shape)), flags)
+    cells, flags = model.cell_scores_.reshape(T.shape), model.cell_mask_.reshape(T.shape)
+    in_thresholds = np.column_stack(
+        [model.outlier_scores_ / model.outlier_threshold_, cells / model.cell_thresholds_]
+    )
+    return Verdict(
+        np.nan_to_num(in_thresholds).max(axis=1),
+        model.outlier_mask_ | flags.any(axis=1),
+        np.nan_to_num(cells),
+        flags,
+    )
 
 
 def in_usual_errors(off: Array) -> Array:

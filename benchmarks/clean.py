@@ -44,9 +44,8 @@ def main() -> None:
     of = tables()
     cases = list(product(of, range(args.splits)))
     runs = Parallel(n_jobs=args.jobs)(delayed(run)(*of[name], split) for name, split in cases)
-    print(
-        "| table | rows flagged | cells flagged | error | all trusted | ratio |\n|---|---|---|---|---|---|"
-    )
+    head = ("table", "rows flagged", "cells flagged", "error", "all trusted", "ratio")
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     means = {
         name: np.mean(
             [found for case, found in zip(cases, runs, strict=True) if case[0] == name], 0

@@ -14,7 +14,8 @@ was planted. Wrong are the cells whose value differs from the clean one, and the
 cell. Scores: average precision of the scores; precision and recall of the flags where a detector
 flags (precision 0 where nothing is flagged); seconds are CPU seconds of the one thread used.
 
-RobustELM            as a user gets it; for inputs with `check_inputs=True`
+RobustELM            as a user gets it; rows in the order of `findings` (the worst of row and cells,
+                     in units of their thresholds); for inputs with `check_inputs=True`
 CleanLearning        cleanlab with LightGBM (l1 loss), target by target, its default search: up to
                      20 % of the rows are wrong; "wide" searches up to 50 %
 CleanForest          the same with a random forest
@@ -96,18 +97,16 @@ def robust_elm(X: Array, T: Array, inputs: bool, seed: int) -> Verdict:
         model = RobustELMRegressor(random_state=seed, check_inputs=True).fit(X, T)
         return by_cells(model.input_scores_, model.input_mask_)
     model = RobustELMRegressor(random_state=seed).fit(X, T)
-    flags = getattr(model, "cell_mask_", None)
-    if flags is not None:
-        scores = np.nan_to_num(model.cell_scores_.reshape(T.shape))
-        return Verdict(
-            model.outlier_scores_,
-            model.outlier_mask_ | flags.reshape(T.shape).any(axis=1),
-            scores,
-            flags.reshape(T.shape),
-        )
-    off = np.abs(T - model.out_of_fold_.reshape(T.shape))
-    flags = np.tile(model.outlier_mask_[:, None], (1, T.shape[1]))
-    return Verdict(model.outlier_scores_, model.outlier_mask_, in_usual_errors(off), flags)
+    cells, flags = model.cell_scores_.reshape(T.shape), model.cell_mask_.reshape(T.shape)
+    in_thresholds = np.column_stack(
+        [model.outlier_scores_ / model.outlier_threshold_, cells / model.cell_thresholds_]
+    )
+    return Verdict(
+        np.nan_to_num(in_thresholds).max(axis=1),
+        model.outlier_mask_ | flags.any(axis=1),
+        np.nan_to_num(cells),
+        flags,
+    )
 
 
 def in_usual_errors(off: Array) -> Array:

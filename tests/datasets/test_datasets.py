@@ -23,8 +23,9 @@ from gorelm.datasets import (
 from gorelm.metrics import arrmse
 
 KINDS = list(CONTAMINATIONS)
-BOXPLOT_KINDS = ["rows", "cells", "one-sided", "independent-cells"]
-OWN_ROWS = ["independent-cells", "unit-cells", "stuck", "drift"]  # do not draw whole rows
+BOXPLOT_KINDS = ["rows", "cells", "one-sided", "independent-cells", "rows-and-cells"]
+OWN_CELLS = ["independent-cells", "unit-cells", "rows-and-cells"]  # of each target
+OWN_ROWS = [*OWN_CELLS, "stuck", "drift"]  # do not draw whole rows
 WHOLE_ROWS = [kind for kind in KINDS if kind not in OWN_ROWS]
 CELLS_A_ROW = {"cells": 1, "stuck": 1, "drift": 1, "swapped-targets": 2}
 all_kinds = pytest.mark.parametrize("kind", KINDS)
@@ -54,6 +55,7 @@ def test_the_kinds_promised():
         "one-sided",
         "heavy-tailed",
         "independent-cells",
+        "rows-and-cells",
         "units",
         "unit-cells",
         "swapped-targets",
@@ -78,7 +80,7 @@ def test_stored_results_stay_reproducible():
         np.testing.assert_allclose(dirty[planted][0], values, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("independent-cells", "unit-cells")])
+@pytest.mark.parametrize("kind", [k for k in KINDS if k not in OWN_CELLS])
 @pytest.mark.parametrize(("n", "ratio", "count"), [(500, 0.2, 100), (103, 0.2, 21), (10, 0.0, 0)])
 def test_planted_are_exactly_the_changed_rows(kind, n, ratio, count):
     T = clean_targets(n)
@@ -112,6 +114,15 @@ def test_cells_are_drawn_for_each_target_by_itself(kind):
     # independent: all of a row with probability 0.4 ** 3, none with 0.6 ** 3; five deviations
     for share, expected in [(cells.all(axis=1), 0.4**3), (~planted, 0.6**3)]:
         assert abs(share.mean() - expected) < 5 * np.sqrt(expected * (1 - expected) / 5000)
+
+
+def test_beside_wrong_rows_there_are_wrong_cells():
+    T = clean_targets(1000)
+    _, planted = contaminate(T, 0.1, kind="rows", random_state=3)
+    _, _, cells = contaminate(T, 0.1, kind="rows-and-cells", random_state=3, return_cells=True)
+    assert cells[planted].all()
+    np.testing.assert_array_equal(cells[~planted].sum(axis=0), 30)
+    assert not cells[~planted].all(axis=1).any()
 
 
 def test_units_are_mistaken_by_one_factor_per_row_or_cell():
@@ -324,7 +335,7 @@ def test_contaminate_touches_the_planted_rows_only(T, ratio, kind, seed):
         warnings.simplefilter("ignore", UserWarning)  # equal quartiles
         T_dirty, planted = contaminate(T, ratio, kind=kind, random_state=seed)
     assert T_dirty.shape == T.shape
-    if kind not in ("independent-cells", "unit-cells"):
+    if kind not in OWN_CELLS:
         assert planted.sum() == round(ratio * len(T))
     np.testing.assert_array_equal(T_dirty[~planted], T[~planted])
     assert np.isfinite(T_dirty).all()

@@ -100,6 +100,20 @@ def test_two_groups_of_cells():
     assert (found.mask == planted).mean() > 0.99
 
 
+def test_where_many_cells_are_wrong_those_that_are_a_little_off_are_flagged():
+    rng = np.random.default_rng(0)
+    errors = rng.normal(size=(2000, 2)) * 0.25
+    planted = rng.uniform(size=(2000, 2)) < 0.4
+    errors[planted] += rng.choice([-1.0, 1.0], planted.sum()) * rng.uniform(0.5, 5, planted.sum())
+    found = judged(errors)
+    rules = found.rules
+    assert (rules.thresholds < rules.apart).all()
+    flagged, clearly = found.mask, found.scores > rules.apart
+    added = flagged & ~clearly
+    assert planted[added].mean() > 0.6  # more likely wrong than right
+    assert planted[flagged].mean() > 0.9
+
+
 def test_least_error_split_minds_the_number_and_the_spread():
     rng = np.random.default_rng(0)
     x = np.r_[rng.normal(0.0, 1.0, 9000), rng.normal(6.0, 0.5, 1000)]

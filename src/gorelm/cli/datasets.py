@@ -69,8 +69,8 @@ def fetch_datasets(names: tuple[str, ...], everything: bool, data_home: Path | N
     "--kind",
     default="rows",
     show_default=True,
-    help="rows, cells, one-sided, heavy-tailed, independent-cells, units, unit-cells, "
-    "swapped-targets, swapped-rows, stuck or drift.",
+    help="rows, cells, one-sided, heavy-tailed, independent-cells, rows-and-cells, units, "
+    "unit-cells, swapped-targets, swapped-rows, stuck or drift.",
 )
 @click.option(
     "--seed",

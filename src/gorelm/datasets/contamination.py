@@ -13,6 +13,7 @@ Mask = NDArray[np.bool_]
 Rows = NDArray[np.intp]
 
 UNIT_FACTORS = (10.0, 100.0, 1000.0, 2.54)
+CELLS_BESIDE_ROWS = 0.3  # cells of each target that are wrong, beside as many rows
 FARTHEST_DRIFT = 3.0  # in IQRs, as far as the boxplot kinds go beyond the quartiles
 
 
@@ -67,7 +68,9 @@ def contaminate(
         - ``"cells"``: one target, chosen uniformly, is replaced likewise, the others are kept;
         - ``"one-sided"``: every target is replaced, from the upper interval;
         - ``"independent-cells"``: rows are drawn for each target anew, and only its cells are
-          replaced, on a side chosen by a fair coin.
+          replaced, on a side chosen by a fair coin;
+        - ``"rows-and-cells"``: as ``"rows"``; beside them, in the rows that were not drawn, three
+          tenths as many cells of each target are replaced, drawn for each target anew.
 
         Noise:
 
@@ -190,6 +193,19 @@ def _cells_of_each_target(
     return rows, drawn[rows]
 
 
+def _rows_and_cells(
+    shape: tuple[int, int], count: int, rng: np.random.RandomState
+) -> tuple[Rows, Mask]:
+    drawn = np.zeros(shape, dtype=np.bool_)
+    drawn[rng.choice(shape[0], size=count, replace=False)] = True
+    others = np.flatnonzero(~drawn.any(axis=1))
+    n_cells = min(round(CELLS_BESIDE_ROWS * count), len(others))
+    for column in drawn.T:
+        column[rng.choice(others, size=n_cells, replace=False)] = True
+    rows = np.flatnonzero(drawn.any(axis=1))
+    return rows, drawn[rows]
+
+
 def _run_in_one_target(
     shape: tuple[int, int], count: int, rng: np.random.RandomState
 ) -> tuple[Rows, Mask]:
@@ -201,6 +217,7 @@ def _run_in_one_target(
 _DRAWS: dict[str, Callable[[tuple[int, int], int, np.random.RandomState], tuple[Rows, Mask]]] = {
     "independent-cells": _cells_of_each_target,
     "unit-cells": _cells_of_each_target,
+    "rows-and-cells": _rows_and_cells,
     "stuck": _run_in_one_target,
     "drift": _run_in_one_target,
 }
@@ -274,7 +291,7 @@ def _drift(T: Matrix, rows: Rows, rng: np.random.RandomState) -> Matrix:
     return T[rows] + grown[:, None] * (sides * _scale(T))
 
 
-_BOXPLOT_KINDS = ("rows", "cells", "one-sided", "independent-cells")
+_BOXPLOT_KINDS = ("rows", "cells", "one-sided", "independent-cells", "rows-and-cells")
 _MOST_NAMED = 10
 
 # kind -> what to put in the drawn rows: (all targets, drawn rows, rng) -> their new values
@@ -284,6 +301,7 @@ CONTAMINATIONS: dict[str, Callable[[Matrix, Rows, np.random.RandomState], Matrix
     "one-sided": _replace_upwards,
     "heavy-tailed": _add_heavy_tails,
     "independent-cells": _replace_rows,
+    "rows-and-cells": _replace_rows,
     "units": _mistake_the_unit,
     "unit-cells": _mistake_the_units,
     "swapped-targets": _swap_two_targets,

@@ -112,7 +112,7 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
         The fitted networks, on scaled inputs and targets.
     contaminated_ : bool
         Whether the errors of rows, or of a target's cells, fell into two clear groups, so that
-        those of the upper group were excluded.
+        rows, or cells clearly apart, of the upper group were excluded.
     outlier_scores_ : ndarray of shape (n_samples,)
         Typical size e of each row's out-of-sample errors, in units of the targets' spread:
         1 + e is the geometric mean of 1 + abs(error) over the targets (NaN where `cv` never tests).

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy.stats import norm
 from scipy.stats import t as student
 
 from gorelm._features.scaling import Scaling
@@ -37,7 +39,7 @@ FEW_ERRORS = 4.0  # usual errors: beyond, a cell may be wrong whatever the targe
 LEAST_VARIANCE = 0.01  # of the log scores of a group
 # Where there are two groups: share of the flagged cells that may be right, if the errors of right
 # cells have the tails of Student's t with so many degrees of freedom.
-FALSE_DISCOVERIES, RIGHT_TAILS = 0.08, 3.0
+FALSE_DISCOVERIES, RIGHT_TAILS = 0.1, 3.0
 # In spreads of the targets. For the first split into two groups, larger errors count as this.
 GROSS = 10.0
 NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal number
@@ -225,25 +227,39 @@ def discovery_threshold(scores: Array, w: Array, apart: float) -> float:
 
     With many wrong cells, one that is a little off is more likely wrong than right; the threshold
     of `least_error_split` is too high for it, since it takes the groups for two that end there.
-    Beyond a threshold :math:`t` there are
+    If the errors of right cells have the distribution of a variable :math:`V`, then beyond a
+    threshold :math:`t` there are
 
-    .. math:: n_0 \, P(|T_3| > t / s)
+    .. math:: n_0 \, P(|V| > t / s)
 
-    right cells, if :math:`n_0` scores, of median :math:`s \operatorname{med} |T_3|`, are below
-    `apart`, and :math:`T_3` has Student's distribution with 3 degrees of freedom. At most
-    `FALSE_DISCOVERIES` of those beyond may be right.
+    right cells, where :math:`n_0` scores, of median :math:`s \operatorname{med} |V|`, are below
+    `apart`. Of those beyond, at most `FALSE_DISCOVERIES` may be right if V has Student's
+    distribution with few degrees of freedom. Of those between the threshold and `apart`, at most
+    half may be, and not by chance, if V is normal: else there are none but right ones.
     """
     by = (w > 0) & ~np.isnan(scores)
     order = np.argsort(scores[by], kind="stable")
     z, weights = scores[by][order], w[by][order]
-    right = z <= apart
-    if not right.any():
+    below = z <= apart
+    if not below.any():
         return apart
-    unit = masked_quantile(z[right], weights[right], 0.5) / student.ppf(0.75, RIGHT_TAILS)
-    beyond = np.cumsum(weights[::-1])[::-1]
-    false = weights[right].sum() * 2.0 * student.sf(z[right] / max(unit, 1e-12), RIGHT_TAILS)
-    many = np.flatnonzero(false > FALSE_DISCOVERIES * beyond[right])
-    return float(z[many[-1]]) if len(many) else apart
+    median = max(masked_quantile(z[below], weights[below], 0.5), 1e-12)
+    n_right, n_apart, z = weights[below].sum(), weights[~below].sum(), z[below]
+    n_beyond = np.cumsum(weights[::-1])[::-1][below]  # each score itself included
+
+    def n_false(of: Any, beyond: Array | float) -> Array:
+        return np.asarray(2.0 * n_right * of.sf(beyond * of.ppf(0.75) / median))
+
+    many = n_false(student(RIGHT_TAILS), z) > FALSE_DISCOVERIES * n_beyond
+    lowest = int(np.flatnonzero(many)[-1]) + 1 if many.any() else 0
+    expected = n_false(norm, z) - n_false(norm, apart)
+    between = n_beyond - n_apart
+    surely = between - 2.0 * np.sqrt(between)  # two deviations of their number fewer
+    wrong = np.flatnonzero(expected[lowest:] <= surely[lowest:] / 2.0)
+    if not len(wrong):
+        return apart
+    first = lowest + int(wrong[0])
+    return float(z[first - 1] if first else z[0] / 2.0)
 
 
 def has_spread(column: Array) -> bool:

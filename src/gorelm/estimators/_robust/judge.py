@@ -34,6 +34,9 @@ FAR_OF_DIRTY = 3.0
 # rows are at fault, not cells.
 TOGETHER = 0.6
 HEAVY = 1.5  # usual errors, beyond which the pull of a cell does not grow where tails are heavy
+# The same where wrong cells form a group, some of which are not far enough off to be left out: in
+# thresholds beyond which they are.
+NEARLY_APART = 0.5
 REGION_ROWS = 2000  # of more rows, nearest neighbours are searched in a sample
 BY_CHANCE_BESIDE = 0.005  # significance level of the test whether mistakes are neighbours
 JUDGED_ROWS = 65_536  # at a time
@@ -153,7 +156,7 @@ def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: b
         else:
             mask[:] = False
     cell_scores, to_fit = np.empty(expected.shape if with_scores else (0, 0)), task.T
-    heavy = screened.heavy & (not screened.dirty)
+    heavy = groups | (screened.heavy & (not screened.contaminated))
     wrong, clearer = np.zeros(expected.shape, dtype=bool), task.transformed | screened.contaminated
     for rows in some_rows(len(expected)):
         errors, at = errors_of(rows)
@@ -168,7 +171,8 @@ def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: b
         if one_target:
             sizes[rows] = np.abs(errors[:, 0])
         if heavy.any():
-            most = HEAVY * rules.usual(at)
+            most = np.where(groups, np.maximum(NEARLY_APART * rules.apart, HEAVY), HEAVY)
+            most = most * rules.usual(at)
             excess = errors - np.clip(errors, -most, most)
             moved = heavy & (by & task.doubted)[rows, None] & ~np.isnan(excess)
             to_fit = task.T.copy() if to_fit is task.T else to_fit

@@ -37,6 +37,8 @@ class RowBlocks:
     read : callable
         Returns an iterator over the rows, in blocks (arrays or frames) of any size; called once
         for every pass, and giving the same rows each time. A block may be overwritten by the next.
+        Blocks for a :class:`gorelm.TableRegressor` may hold categories and missing values; for all
+        other estimators they hold finite numbers.
     n_rows, n_features : int
         How many there are.
     feature_names : list of str, optional

@@ -1,13 +1,14 @@
 """Scaled inputs in the partitions of a dask collection, on the workers of a cluster.
 
-Each call is one graph: a task for every partition, and FAN_IN neighbouring sums added in a task.
-Neighbours are on the same worker where that is ours to say, so that few sums travel between
-workers. The scheduler keeps the graph of every partition, so that those of a lost worker are made
-again.
+Each call is one graph: a task for every partition, and sums of neighbours that are added up to the
+last two. Neighbours are on the same worker where that is ours to say, so that few sums travel
+between workers. The scheduler keeps the graph of every partition, so that those of a lost worker
+are made again.
 """
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from distributed import Client
 
-FAN_IN = 4  # sums that are added in one task: fewer are more tasks, one after the other
+SMALL_BYTES = 2**18  # of an argument that every task of a pass may carry
+FAN_IN = 4  # sums of workers that are added in one task: fewer are more tasks in a row
 
 
 class Partitions:
@@ -117,7 +119,7 @@ class Partitions:
                 for part, (a, b) in zip(self._parts, pairwise(self.starts), strict=True)
             ]
             with _released_on_error(self._parts):
-                return results(self._client, [_tree(parts, merge)])[0]
+                return reduce(merge, results(self._client, _tree(parts, merge)))
 
         return fit_scaling("standard", self.shape[1], summarise)
 
@@ -160,16 +162,15 @@ class DaskInputs:
     ) -> list[RidgeSums]:
         """Return the sums of every group of rows; see `ScaledRows.sums`."""
         del n_threads  # the workers have their own
-        import dask
 
-        layer = dask.delayed(hidden, pure=False)
+        layer = _shared(hidden)
         tasks = []
         for number, _, local in self._shares(groups):
             a, b = self._starts[number : number + 2]
             tasks.append(self._call(number, "sums", layer, local, omega[a:b], T[a:b]))
         if not tasks:
             return [RidgeSums.zero(hidden.n_outputs + 1, T.shape[1]) for _ in groups]
-        found: list[RidgeSums] = self._results([_tree(tasks, _added)])[0]
+        found: list[RidgeSums] = reduce(_added, self._results(_tree(tasks, _added)))
         return found
 
     def outputs(
@@ -181,9 +182,8 @@ class DaskInputs:
     ) -> list[Array]:
         """Return H B of every group of rows; see `ScaledRows.outputs`."""
         del n_threads
-        import dask
 
-        layer, weights = dask.delayed(hidden, pure=False), dask.delayed(list(coefs), pure=False)
+        layer, weights = _shared(hidden), _shared(list(coefs))
         outputs = empty_outputs(groups, coefs)
         places, tasks = [], []
         for number, places_here, local in self._shares(groups):
@@ -273,15 +273,30 @@ def _places(client: Client, X: Any, n_parts: int) -> list[AbstractContextManager
     return [dask.annotate(workers=[at], allow_other_workers=True) for at in places]
 
 
-def _tree(tasks: list[Delayed], join: Any) -> Delayed:
-    """Join neighbours until one is left."""
+def _shared(value: Any) -> Any:
+    """Return an argument of many tasks: within each if it is small, or else a task of its own.
+
+    That has to be done first, and its result to be sent from one worker to the others.
+    """
     import dask
 
-    joined = dask.delayed(partial(reduce, join), pure=False)
-    while len(tasks) > 1:
-        runs = [tasks[i : i + FAN_IN] for i in range(0, len(tasks), FAN_IN)]
+    small = len(pickle.dumps(value, protocol=5)) <= SMALL_BYTES
+    return value if small else dask.delayed(value, pure=False)
+
+
+def _tree(tasks: list[Delayed], join: Any) -> list[Delayed]:
+    """Join neighbours until two are left, for this process to join.
+
+    First pairs, which are on one worker as a rule, then FAN_IN at a time.
+    """
+    import dask
+
+    joined, n = dask.delayed(partial(reduce, join), pure=False), 2
+    while len(tasks) > 2:
+        runs = [tasks[i : i + n] for i in range(0, len(tasks), n)]
         tasks = [joined(run) if len(run) > 1 else run[0] for run in runs]
-    return tasks[0]
+        n = FAN_IN
+    return tasks
 
 
 @contextmanager

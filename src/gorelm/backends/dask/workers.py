@@ -295,7 +295,8 @@ def gathered(client: Client, futures: Sequence[Future]) -> list[Any]:
     options, working_at = Options.from_config(), time.monotonic()
     try:
         while True:
-            with contextlib.suppress(TimeoutError):
+            # Current in this thread, too: passes may be made by several.
+            with contextlib.suppress(TimeoutError), client.as_current():
                 wait(futures, timeout=_POLL)
                 break
             now = time.monotonic()

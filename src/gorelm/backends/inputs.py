@@ -105,16 +105,19 @@ def empty_outputs(groups: Sequence[Indices], coefs: Sequence[Array]) -> list[Arr
 class LastTaken:
     """The rows that were taken last: steps of a fit often ask for the same sample again."""
 
-    def __init__(self, take: Callable[[Indices | slice], Array]) -> None:
-        self._take = take
+    def __init__(self) -> None:
         self._last: tuple[Indices, Array] | None = None
 
-    def __call__(self, rows: Indices | slice) -> Array:
-        """Return the inputs of some rows."""
+    def of(self, rows: Indices | slice, take: Callable[[Indices | slice], Array]) -> Array:
+        """Return the inputs of some rows, taken only if they are not the last ones.
+
+        `take` is not kept: an owner that holds a method of its own is freed late, and with it the
+        rows on the workers of a cluster.
+        """
         if isinstance(rows, slice) or len(rows) > REMEMBERED_ROWS:
-            return self._take(rows)
+            return take(rows)
         if self._last is None or not np.array_equal(rows, self._last[0]):
-            self._last = rows.copy(), self._take(rows)
+            self._last = rows.copy(), take(rows)
         return self._last[1].copy()
 
 

@@ -29,12 +29,16 @@ class StreamedInputs(ByBlocks):
 
     def __init__(self, X: RowBlocks, scaling: Scaling) -> None:
         self._X, self._scaling = X, scaling
-        self.take = LastTaken(self._taken)
+        self._last = LastTaken()
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, d)."""
         return self._X.shape
+
+    def take(self, rows: Indices | slice) -> Array:
+        """Return the inputs of some rows, in the order given."""
+        return self._last.of(rows, self._taken)
 
     def _taken(self, rows: Indices | slice) -> Array:
         chosen: Indices = np.arange(len(self._X))[rows]

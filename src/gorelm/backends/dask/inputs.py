@@ -139,7 +139,11 @@ class DaskInputs:
         self, client: Client, parts: Sequence[Delayed], starts: Indices, shape: tuple[int, int]
     ) -> None:
         self._client, self._parts, self._starts, self.shape = client, parts, starts, shape
-        self.take = LastTaken(self._taken)
+        self._last = LastTaken()
+
+    def take(self, rows: Indices | slice) -> Array:
+        """Return the inputs of some rows, in the order given."""
+        return self._last.of(rows, self._taken)
 
     def _taken(self, rows: Indices | slice) -> Array:
         chosen: Indices = np.arange(self.shape[0])[rows]

@@ -231,12 +231,16 @@ class Measured:
 
     def __init__(self, rows: ScaledRows, meter: Meter) -> None:
         self._rows, self._meter = rows, meter
-        self.take = LastTaken(self._taken)
+        self._last = LastTaken()
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, d)."""
         return self._rows.shape
+
+    def take(self, rows: Indices | slice) -> Array:
+        """Return the inputs of some rows, in the order given."""
+        return self._last.of(rows, self._taken)
 
     def _taken(self, rows: Indices | slice) -> Array:
         with self._meter.doing("read", 0.0, 1.0):

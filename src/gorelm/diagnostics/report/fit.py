@@ -428,7 +428,7 @@ def error_table(fit: Fit) -> Table:
             values = fit.observed[cells, k]
             own = float(np.sqrt(np.mean(fit.residuals[cells, k] ** 2)))
             mean = float(np.sqrt(np.mean((values - values.mean()) ** 2)))
-        figures = [Cell(own, spec="3"), Cell(mean, spec="3"), Cell(_finite(kept[k]))]
+        figures = [Cell(own, spec="n"), Cell(mean, spec="n"), Cell(_finite(kept[k]))]
         name = Cell(fit.target_names[k])
         rows.append([name, Cell(int(cells.sum())), *figures, Cell(_finite(every[k]))])
     seen = "models that did not see the row" if fit.unseen else "the model, which saw these rows"

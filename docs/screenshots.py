@@ -109,7 +109,7 @@ def main() -> None:
         command = [sys.executable, "-m", "gorelm", "fit", *of_flats, "--report", str(report)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         with browser(folder, options.width, dark=options.dark) as driver:
-            take_review(driver, of_flats, "wc", options.out / "review.png")
+            take_review(driver, of_flats, "cc", options.out / "review.png")
             of_davis = [str(davis), "--targets", "weight,height"]
             take_review(driver, of_davis, "", options.out / "davis.png")
             driver.get(report.as_uri())

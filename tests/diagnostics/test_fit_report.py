@@ -262,8 +262,10 @@ def test_rows_are_those_of_the_findings_in_their_order(tmp_path):
     assert [float(row[2]) for row in rows] == found["gorelm.quality"].tolist()[:100]
     certain = "" if model.contaminated_ else f"; {found['gorelm.certain'].sum()} certain"
     share = f"{found['gorelm.flagged'].mean():.1%}"
-    said = f"rows with findings {found['gorelm.flagged'].sum()} of 150 ({share}){certain}"
-    assert said in words(path)
+    said = words(path)
+    assert f"rows with findings {found['gorelm.flagged'].sum()} of 150 ({share}): " in said
+    assert f"{(found['gorelm.kind'] == 'row').sum()} wrong row" in said
+    assert certain in said
 
 
 @pytest.mark.usefixtures("no_pictures")

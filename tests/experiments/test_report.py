@@ -242,5 +242,6 @@ def test_table_formats():
     assert Cell(1234567.0).text == "1.23e+06"
     assert Cell(0.00001, spec="p").text == "<0.0001"
     assert [Cell(v, spec="3").text for v in (0.47, 5.0, 123.4, 7)] == ["0.470", "5.00", "123", "7"]
+    assert [Cell(v, spec="n").text for v in (0.47, 108123.4)] == ["0.470", "108,123"]
     with pytest.raises(ValueError, match="header"):
         Table("t", "", ["a", "b"], [[Cell(1)]])

@@ -370,7 +370,7 @@ def _within(memory: str, n_rows: int, n_inputs: int, n_targets: int, how: How) -
 
 
 def _of_table(model: TableRegressor, table: ParquetTable, y: pandas.DataFrame) -> list[str]:
-    from gorelm.cli.summary import wrapped
+    from gorelm.cli.summary import as_option, wrapped
 
     n_rows, n_columns = table.shape
     files = f" in {len(table.files)} files" if len(table.files) > 1 else ""
@@ -378,7 +378,7 @@ def _of_table(model: TableRegressor, table: ParquetTable, y: pandas.DataFrame) -
         f"{table.path.name}: {n_rows:,} rows{files}, {n_columns} columns, read in blocks; "
         f"{model.n_features_in_} inputs, targets {', '.join(y.columns[:6])}."
     )
-    return lines + [line for note in model.notes_ for line in wrapped(note, "  ")]
+    return lines + [line for note in model.notes_ for line in wrapped(as_option(note), "  ")]
 
 
 def _of_errors(model: TableRegressor, y: pandas.DataFrame) -> list[str]:

@@ -68,11 +68,13 @@ def of_table(table: Table) -> list[str]:
 def of_notes(model: TableRegressor, table: Table) -> list[str]:
     """Say what was made of the columns."""
     ids = [about_ids(table.path, table.id_name)] if table.ids is not None else []
-    said = [
-        note.replace("target_transform=None", "--target-transform none") for note in model.notes_
-    ]
-    notes = [line for note in (*ids, *said) for line in wrapped(note, "  ")]
+    notes = [line for note in (*ids, *model.notes_) for line in wrapped(as_option(note), "  ")]
     return ["How the table was read:", *notes] if notes else []
+
+
+def as_option(note: str) -> str:
+    """Return a note of a model with the option in place of the parameter that it names."""
+    return note.replace("target_transform=None", "--target-transform none")
 
 
 def of_errors(model: TableRegressor, table: Table, found: pandas.DataFrame) -> list[str]:

@@ -234,6 +234,13 @@ class PredictedObservedDisplay:
         self.beyond_points_.append(scatter(beyond, edge))
         axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
         axes.locator_params(nbins=5)
+        if (
+            1e5 <= max(abs(low), abs(high)) < 1e15
+        ):  # 1.5M; a power apart from the ticks hides titles
+            from matplotlib.ticker import EngFormatter
+
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+            axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 
     def _legend(self, alone: bool) -> None:
         from matplotlib.lines import Line2D

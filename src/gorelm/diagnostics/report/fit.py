@@ -283,7 +283,8 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
         ("rows with findings", f"{to_check.sum():,}", _of_rows(fit)),
     ]
     if len(fit.target_names) > 1:
-        facts.append(("cells to check", f"{n_cells:,}", f"of {n_known:,} known target values"))
+        of_cells = f"of {n_known:,} known target values, those of wrong rows included"
+        facts.append(("cells to check", f"{n_cells:,}", of_cells))
     parts = _networks(fit)
     if not all(getattr(part, "converged_", True) for part in parts):
         facts.append(("NOT converged", *_certificate(parts)))
@@ -293,6 +294,18 @@ def headlines(fit: Fit) -> list[tuple[str, str, str]]:
 def _of_rows(fit: Fit) -> str:
     found, n_rows = fit.findings, len(fit.rows.scores)
     text = f"of {n_rows:,} ({(found.kind != '').mean():.1%})"
+    n_cells = int(found.cells_off[found.kind == "cell"].sum())
+    counts = [
+        f"{count:,} {name}{'s' * (count != 1)}"
+        for count, name in (
+            (int((found.kind == "row").sum()), "wrong row"),
+            (n_cells, "wrong cell"),
+            (int((found.kind == "input").sum()), "wrong input"),
+            (int((found.kind == "duplicate").sum()), "contradicting duplicate"),
+        )
+        if count
+    ]
+    text += f": {', '.join(counts)}" if counts else ""
     if not fit.judged or attribute(fit.model, "contaminated_"):
         return text
     return f"{text}; {f'{found.certain.sum():,}' if found.certain.any() else 'none'} certain"
@@ -415,7 +428,7 @@ def error_table(fit: Fit) -> Table:
             values = fit.observed[cells, k]
             own = float(np.sqrt(np.mean(fit.residuals[cells, k] ** 2)))
             mean = float(np.sqrt(np.mean((values - values.mean()) ** 2)))
-        figures = [Cell(own, spec="3"), Cell(mean, spec="3"), Cell(_finite(kept[k]))]
+        figures = [Cell(own, spec="n"), Cell(mean, spec="n"), Cell(_finite(kept[k]))]
         name = Cell(fit.target_names[k])
         rows.append([name, Cell(int(cells.sum())), *figures, Cell(_finite(every[k]))])
     seen = "models that did not see the row" if fit.unseen else "the model, which saw these rows"

@@ -37,7 +37,9 @@ class Cell:
     published_is_bound: bool = False  # the paper prints "below"; then there is no difference
     best: bool = False  # set in bold
     note: str = ""  # such as how many runs are missing
-    spec: str = ".3f"  # format of numbers; "3": three digits, "p": a p-value
+    spec: str = (
+        ".3f"  # format of numbers; "3": three digits, "n": as people write them, "p": a p-value
+    )
 
     @property
     def text(self) -> str:
@@ -182,6 +184,8 @@ def _number(value: float, spec: str) -> str:
         return str(value)
     if spec == "p":
         return "<0.0001" if value < 5e-5 else f"{value:.4f}"
+    if spec == "n":
+        return f"{value:,.0f}" if 100 <= abs(value) < 1e8 else f"{value:#.3g}"
     # a diverged run must not widen its column by a dozen digits
     if spec == "3" or abs(value) >= 1e5:
         return f"{value:.0f}" if 100 <= abs(value) < 1e5 else f"{value:#.3g}"

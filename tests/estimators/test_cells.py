@@ -225,10 +225,11 @@ def test_difficult_tables():
     assert model.cell_mask_[:, 0].mean() < 0.05
 
 
-def test_many_targets():
+@pytest.mark.parametrize("n_targets", [120, pytest.param(2000, marks=pytest.mark.slow)])
+def test_many_targets(n_targets):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3))
-    T = X @ rng.normal(size=(3, 120)) + 0.1 * rng.normal(size=(60, 120))
+    T = X @ rng.normal(size=(3, n_targets)) + 0.1 * rng.normal(size=(60, n_targets))
     T[5, 90] += 50.0
     model = make(effort="fast").fit(X, T)
     assert model.cell_mask_[5, 90]

@@ -20,11 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import ndtr, stdtr, stdtrit
 
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
@@ -247,12 +245,13 @@ def discovery_threshold(scores: Array, w: Array, apart: float) -> float:
     n_right, n_apart, z = weights[below].sum(), weights[~below].sum(), z[below]
     n_beyond = np.cumsum(weights[::-1])[::-1][below]  # each score itself included
 
-    def n_false(of: Any, beyond: Array | float) -> Array:
-        return np.asarray(2.0 * n_right * of.sf(beyond * of.ppf(0.75) / median))
+    def n_normal(beyond: Array | float) -> Array:
+        return np.asarray(2.0 * n_right * ndtr(-beyond * NORMAL_MEDIAN / median))
 
-    many = n_false(student(RIGHT_TAILS), z) > FALSE_DISCOVERIES * n_beyond
+    n_false = 2.0 * n_right * stdtr(RIGHT_TAILS, -z * stdtrit(RIGHT_TAILS, 0.75) / median)
+    many = n_false > FALSE_DISCOVERIES * n_beyond
     lowest = int(np.flatnonzero(many)[-1]) + 1 if many.any() else 0
-    expected = n_false(norm, z) - n_false(norm, apart)
+    expected = n_normal(z) - n_normal(apart)
     between = n_beyond - n_apart
     surely = between - 2.0 * np.sqrt(between)  # two deviations of their number fewer
     wrong = np.flatnonzero(expected[lowest:] <= surely[lowest:] / 2.0)

@@ -156,7 +156,7 @@ def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: b
         else:
             mask[:] = False
     cell_scores, to_fit = np.empty(expected.shape if with_scores else (0, 0)), task.T
-    heavy = groups | (screened.heavy & (not screened.contaminated))
+    heavy = (groups | screened.heavy) & (not screened.contaminated)
     wrong, clearer = np.zeros(expected.shape, dtype=bool), task.transformed | screened.contaminated
     for rows in some_rows(len(expected)):
         errors, at = errors_of(rows)

@@ -163,7 +163,8 @@ def _still_two(
         of_rows, of_cells = confirmed(task, screened, trials)
         contaminated, groups = contaminated and of_rows, groups & of_cells
     contaminated = contaminated and not in_one_region(task, judged.flagged)
-    groups = groups & [not in_one_region(task, column) for column in judged.wrong.T]
+    for j in np.flatnonzero(groups):
+        groups[j] = not in_one_region(task, judged.wrong[:, j])
     return contaminated, groups
 
 

@@ -16,7 +16,7 @@ each step a row is judged by models that were not fitted to its target:
    become the members of an ensemble; their predictions judge all rows again (`judge.py`). If they,
    or better layers than the screen's fitted to all rows, see one group, no row is set aside.
 3. *Refine* (`members.py`). The members get all their nodes and all rows, and judge all rows once
-   more.
+   more. Of very many rows, their layers are chosen by what each adds to the others (`forward.py`).
 4. *Fit* (`members.py`). The members are fitted to the rows that stay. If rows or groups of cells
    were set aside, the targets of the others are first brought within a fence around their
    predictions, so that an outlier that was not found has a bounded influence, too.

@@ -990,13 +990,16 @@ def test_a_row_with_a_far_input_does_not_choose_the_layers():
         assert model.outlier_mask_[0]
 
 
-@pytest.mark.parametrize(("better", "expected"), [(0.5, True), (0.95, False), (1.3, False)])
-def test_tails_that_better_models_explain_are_none(better, expected):
+@pytest.mark.parametrize(("far", "near", "expected"), [(0.5, 1.0, True), (0.95, 0.5, False)])
+def test_tails_that_better_models_explain_are_none(far, near, expected):
+    """What happens to the far errors decides, not to the others."""
     rng = np.random.default_rng(0)
     T = rng.normal(size=(200, 2))
     errors = rng.standard_t(2, size=T.shape)
     T[7, 1] = np.nan
-    found = search._reducible(make_task(T, T), T + errors, T + [better, 1.0] * errors)
+    times = np.where(np.abs(errors) > 2.0, far, near)
+    times[:, 1] = 1.0
+    found = search._reducible(make_task(T, T), T + errors, T + times * errors)
     assert list(found) == [expected, False]
 
 

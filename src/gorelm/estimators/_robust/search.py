@@ -43,7 +43,8 @@ from gorelm.estimators._robust.task import RobustTask
 
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
-REDUCIBLE = 0.9  # times the median error of the screen: what better models lower it to
+# Far errors of the screen, in its median errors; times these, what better models lower them to.
+FAR_ERRORS, REDUCIBLE = 3.0, 0.85
 CONFIRMING = 3  # layers that must see two groups
 # Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
 LIKELY = (0.05, 0.5)
@@ -134,15 +135,20 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
 
 
 def _reducible(task: RobustTask, before: Array, after: Array) -> Mask:
-    """Whether the errors of a target fall clearly with better models: these are no heavy tails.
+    """Whether better models explain the far errors of a target: these are no heavy tails.
 
-    Targets that are moved towards the predictions of a poor model would teach its errors.
+    Targets that are moved towards the predictions of a poor model would teach its errors. Noise
+    stays as far off, whatever the model.
     """
     (sample,) = np.nonzero(task.usable & task.learning & ~np.isnan(after).any(axis=1))
-    errors = np.abs(np.stack([before[sample], after[sample]], axis=1) - task.T[sample][:, None])
-    w = np.where(np.isnan(task.T[sample]), 0.0, task.w[sample][:, None])
-    medians = quantiles_of_columns(np.nan_to_num(errors), w, np.full(w.shape[1], 0.5))
-    return np.asarray(medians[1] < REDUCIBLE * medians[0])
+    T, w = task.T[sample], task.w[sample][:, None]
+    errors = np.nan_to_num(np.abs(np.stack([before[sample], after[sample]], axis=1) - T[:, None]))
+    half, known = np.full(T.shape[1], 0.5), np.where(np.isnan(T), 0.0, w)
+    (median,) = quantiles_of_columns(errors[:, :1], known, half)
+    far = errors[:, 0] > FAR_ERRORS * median
+    left = errors[:, 1:] / np.maximum(errors[:, :1], np.finfo(float).tiny)
+    (ratio,) = quantiles_of_columns(left, np.where(far, known, 0.0), half)
+    return np.asarray((ratio < REDUCIBLE) & (known * far).any(axis=0))
 
 
 def changed(judged: Judged, kept: Mask, wrong: Mask) -> bool:

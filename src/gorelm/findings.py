@@ -34,8 +34,10 @@ _SAME_INPUT = 1e-6
 _CONTRADICTION = 5.0
 # Where more rows than this share have the inputs of another one, rows are repeated by design.
 _REPEATED = 0.1
-# Where errors form one group, a finding is certain only if it is this many thresholds off.
-_CERTAIN = 2.0
+# Where errors form one group, a finding is certain only if it is this many thresholds off, or so
+# many spreads of the target (of a target that is judged on another scale, by the second number):
+# the fit leaves such values out.
+_CERTAIN, _CERTAIN_SPREADS = 2.0, (10.0, 3.0)
 _OTHER_TABLE = (
     "X and y are not the table that the model was fitted to, whose rows were judged by models that "
     "did not see them; fit again, or pass new=True for new rows"
@@ -241,7 +243,8 @@ def findings(
 
         A finding of the kind ``row`` or ``cell`` is ``certain`` if the errors of the table form two
         clear groups (`contaminated_`), or if it is off by more than twice the threshold (a quality
-        below 1/4). The others are suspicious: isolated, and possibly right.
+        below 1/4) or ten spreads of a target (three, where logarithms or square roots are judged).
+        The others are suspicious: isolated, and possibly right.
 
     Raises
     ------
@@ -286,7 +289,7 @@ def findings(
         names.score: judged.scores,
         names.quality: np.exp2(-worst),
         names.flagged: kind != "",
-        names.certain: _certain(model, kind, worst),
+        names.certain: _certain(model, judged, kind, worst),
         names.kind: kind.astype(object),
         names.off: _lists(cells_off, target_names),
         names.twin: pandas.array(twins.row, dtype="Int64"),
@@ -333,7 +336,7 @@ def ranking(model: Judge, y: object, X: object = None) -> Ranking:
     columns = [] if X is None else _used(model, columns_of(X))
     kind, worst, cells_off = _ranked(judged, T, _twins(columns, T, judged.expected))
     order = _order(judged.scores, worst)
-    return Ranking(kind, worst, _certain(model, kind, worst), cells_off, order)
+    return Ranking(kind, worst, _certain(model, judged, kind, worst), cells_off, order)
 
 
 def _order(scores: Array, worst: Array) -> npt.NDArray[np.intp]:
@@ -353,10 +356,13 @@ def _ranked(judged: _Judged, T: Array, twins: _Twins) -> tuple[npt.NDArray[np.st
     return kind, np.where(kind == "", np.minimum(worst, 1.0), worst), cells_off
 
 
-def _certain(model: object, kind: npt.NDArray[np.str_], worst: Array) -> Mask:
+def _certain(model: object, judged: _Judged, kind: npt.NDArray[np.str_], worst: Array) -> Mask:
     """Return which findings are certain: those of a clear group, and those far beyond the limit."""
     apart = bool(getattr(model, "contaminated_", False))
-    return np.isin(kind, ["row", "cell"]) & (apart | (worst > _CERTAIN))
+    kinds = getattr(model, "target_transforms_", None) or ["none"] * judged.spreads.shape[1]
+    most = np.array([_CERTAIN_SPREADS[kind_of != "none"] for kind_of in kinds])
+    far = (np.nan_to_num(np.abs(judged.spreads)) > most).any(axis=1)
+    return np.isin(kind, ["row", "cell"]) & (apart | far | (worst > _CERTAIN))
 
 
 @dataclass(frozen=True)

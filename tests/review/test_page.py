@@ -208,6 +208,32 @@ def test_two_tabs_and_the_end_of_the_review(tmp_path):
     session.close()
 
 
+def test_a_search_for_a_row_of_another_list_leaves_no_row_under_the_keys(tmp_path):
+    frame, wrong = people()
+    wrong = [int(row) for row in wrong]
+    session = session_of(tmp_path / "d.sqlite", frame)
+    with served(session) as address, driven(tmp_path) as driver:
+        driver.get(address)
+        at(driver, wrong[0])
+        label = text_of(driver, "#detail h2")
+        press(driver, "w")
+        wait_saved(driver, session, wrong[0], ("wrong", ""))
+        at(driver, wrong[1])
+        find = driver.find_element(By.ID, "find")
+        find.send_keys(label.split()[-1])
+        until(driver, lambda: "Not in this list" in text_of(driver, "#rows"), "the row is shown")
+        assert text_of(driver, "#detail") == ""
+        find.send_keys(Keys.TAB)
+        press(driver, "r")  # of no row
+        driver.find_element(By.ID, "elsewhere").click()
+        at(driver, wrong[0])
+        assert saved(session, wrong[0])[0] == "wrong"
+        assert saved(session, wrong[1]) is None
+        driver.find_element(By.ID, "find").send_keys(Keys.ESCAPE)
+        until(driver, lambda: "of 60" in text_of(driver, "#range"), "the search is not over")
+    session.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
 def test_nothing_sticks_out_of_the_page(tmp_path, width, dark):
@@ -221,6 +247,9 @@ def test_nothing_sticks_out_of_the_page(tmp_path, width, dark):
             "return [document.documentElement.scrollWidth, window.innerWidth]"
         )
         assert widths[0] <= widths[1]
+        driver.find_element(By.CSS_SELECTOR, "#export > summary").click()
+        menu = driver.find_element(By.CSS_SELECTOR, "#export .menu").rect
+        assert 0 <= menu["x"] < menu["x"] + menu["width"] <= widths[1]
         page = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
         assert (page == "rgb(255, 255, 255)") != dark
         assert errors_of(driver) == []

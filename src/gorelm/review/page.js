@@ -16,6 +16,7 @@ const $ = (id) => document.getElementById(id);
 let state = null; // of the whole table
 let rows = []; // of this page, as the server sent them
 let total = 0, first = 0, more = false;
+let elsewhere = 0; // rows that a search finds in another list
 let chosen = null; // number of the chosen row
 let detail = null; // of the chosen row
 let marked = new Set(); // its targets that are marked as wrong
@@ -162,9 +163,17 @@ async function load(where = {}) {
   const asked = new URLSearchParams({ show: $("show").value, count: PAGE, find: $("find").value.trim(), ...where });
   const page = await ask(`api/rows?${asked}`);
   ({ rows, total, first, more } = page);
+  const find = $("find").value.trim(), lost = find && !rows.length;
+  elsewhere = lost && $("show").value !== "all"
+    ? (await ask(`api/rows?${new URLSearchParams({ show: "all", count: 1, find })}`)).total : 0;
   drawList();
   const kept = rows.find((row) => row.row === chosen);
-  if (kept || chosen !== null && (opening || !rows.length)) await choose(chosen);
+  if (lost) {
+    // No row may stay under the keys that is not the one looked for.
+    await saveNote();
+    chosen = detail = null;
+    drawDetail();
+  } else if (kept || chosen !== null && (opening || !rows.length)) await choose(chosen);
   else if (rows.length) await choose(rows["before" in where ? rows.length - 1 : 0].row);
   else drawDetail();
   opening = false;
@@ -224,7 +233,12 @@ function drawList() {
     const none = { todo: state && state.counts.flagged ? "Nothing left to decide: all findings have a verdict."
       : "No row stands out. “All rows” has them, the least plausible first." };
     const text = waiting ? "The rows appear when the first fit is done." : none[$("show").value] || "No such rows.";
-    list.append(make("li", { class: "empty", text: $("find").value.trim() && !waiting ? "No such rows." : text }));
+    const lost = $("find").value.trim() && !waiting;
+    const empty = make("li", { class: "empty", text: lost ? elsewhere ? "Not in this list. " : "No such rows." : text });
+    if (lost && elsewhere) empty.append(make("button", { type: "button", id: "elsewhere",
+      text: `${elsewhere.toLocaleString("en")} in all rows`,
+      on: { click: trying(() => { $("show").value = "all"; return load(); }) } }));
+    list.append(empty);
   }
   $("range").textContent = rows.length
     ? `${(first + 1).toLocaleString("en")} to ${(first + rows.length).toLocaleString("en")} of ${total.toLocaleString("en")}`
@@ -508,7 +522,13 @@ let busy = Promise.resolve(); // keys act one after the other, however fast they
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
   if (event.target.matches("textarea, input, select")) {
-    if (event.key === "Escape") event.target.blur();
+    if (event.key === "Escape") {
+      event.target.blur();
+      if (event.target.id === "find" && event.target.value) {
+        event.target.value = "";
+        trying(() => load())();
+      }
+    }
     return;
   }
   let act = KEYS[event.key];

@@ -37,9 +37,25 @@ def test_all_of_a_clear_group_are_certain(fitted):
         judge.regressor_.contaminated_ = clear
         judge.regressor_.outlier_threshold_ = judge.outlier_scores_.max() / 1.5
         judge.regressor_.cell_thresholds_ = np.nanmax(judge.cell_scores_, axis=0) / 1.5
+        assert judge.findings(X, y)["gorelm.certain"].iloc[0]  # more than ten spreads off
+        judge.regressor_.target_spreads_ = 100.0 * judge.target_spreads_
         found = judge.findings(X, y)
         assert found["gorelm.kind"].iloc[0] == "row"
         assert found["gorelm.certain"].iloc[0] == clear
+
+
+def test_three_spreads_are_certain_on_another_scale(fitted):
+    model, X, y = fitted
+    judge = copy.deepcopy(model)
+    judge.regressor_.contaminated_ = False
+    judge.regressor_.outlier_threshold_ = judge.outlier_scores_.max() / 1.5
+    judge.regressor_.cell_thresholds_ = np.nanmax(judge.cell_scores_, axis=0) / 1.5
+    off = np.nanmax(np.abs(judge.findings(X, y).filter(like="spreads").iloc[0]))
+    judge.regressor_.target_spreads_ = judge.target_spreads_ * off / 5.0
+    certain = [judge.findings(X, y)["gorelm.certain"].iloc[0]]
+    judge.regressor_.target_transforms_ = ["sqrt"] * y.shape[1]
+    certain.append(judge.findings(X, y)["gorelm.certain"].iloc[0])
+    assert certain == [False, True]
 
 
 def test_order_and_kinds_without_the_frame(fitted):

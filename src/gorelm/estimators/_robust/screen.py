@@ -27,7 +27,7 @@ SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
 CHOOSING_FOLDS = 2  # of them, by which a layer is chosen
 SCREEN_ROWS = 5000  # of more rows, a sample is screened by folds, and predicts the others
 HEAVIER = 8.0 ** np.arange(4)  # times the penalty, for squared errors
-CUT_OFF, CLEARLY = 5.0, 0.9  # median errors; what a bounded loss must lower the squares to
+CUT_OFF = 5.0  # median errors, beyond which errors count alike when losses are compared
 SCREEN_CLIP = 3.0  # spreads, of the targets that the bounded loss starts from
 SCREEN_LAYERS = (
     Layer("multiquadric", 2.0, False),
@@ -103,7 +103,7 @@ def _bounded(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Indices,
 
 
 def _heavy(task: RobustTask, rows: Indices, H: Array, T: Array, bounded: Array, lam: float) -> Mask:
-    """Return the targets that the bounded loss predicts clearly better than the square.
+    """Return the targets that the bounded loss predicts better than the square.
 
     Squared errors get heavier penalties to choose from, too. Both are compared by the mean of
     errors that are cut off, so that no outlier decides.
@@ -115,7 +115,7 @@ def _heavy(task: RobustTask, rows: Indices, H: Array, T: Array, bounded: Array, 
     cut = CUT_OFF * quantiles_of_columns(errors[:, :1], w, np.full(T.shape[1], 0.5))
     losses = np.einsum("npm,nm->pm", np.minimum(errors, cut) ** 2, w)
     ratios = np.log(np.maximum(losses[0], 1e-300) / np.maximum(losses[1:].min(axis=0), 1e-300))
-    return np.asarray((ratios + ratios.mean()) / 2 < np.log(CLEARLY))  # as for groups of cells
+    return np.asarray((ratios + ratios.mean()) / 2 < 0.0)  # as for groups of cells
 
 
 def _screen_layer(task: RobustTask, T: Array, nodes: int, special: Mask) -> tuple[Layer, float]:

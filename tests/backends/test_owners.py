@@ -1,5 +1,6 @@
 """Searches, intervals and online updates give the same results wherever the rows are."""
 
+import gc
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -400,6 +401,7 @@ def models():
 
 
 def left_on(client):
+    gc.collect()  # imports during a first fit leave tracebacks that refer to each other, and to it
     return left_after(5, lambda: {key: at for key, at in client.who_has().items() if at})
 
 

@@ -126,7 +126,8 @@ def test_gross_errors_of_prices_are_left_out_of_the_training():
     spreads = np.log(y / model.out_of_fold_) / model.target_spreads_
     assert (spreads[:6] < 10).all()
     again = fast(target_transform="log").fit(X, y * np.where(np.arange(300) < 6, 5.0, 1.0))
-    np.testing.assert_allclose(again.predict(X), model.predict(X))  # what they are does not matter
+    # What they are does not matter, but for the screen, by which the pull of the others is bounded.
+    np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-5)
 
 
 def test_counts_with_zeros_get_roots():

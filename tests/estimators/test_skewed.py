@@ -5,6 +5,7 @@ import pytest
 
 import gorelm
 from gorelm import RobustELMRegressor, TableRegressor
+from gorelm.estimators._robust import skewed
 from gorelm.estimators._robust.skewed import choose_transforms, growth_of, is_skewed
 
 
@@ -128,6 +129,17 @@ def test_gross_errors_of_prices_are_left_out_of_the_training():
     again = fast(target_transform="log").fit(X, y * np.where(np.arange(300) < 6, 5.0, 1.0))
     # What they are does not matter, but for the screen, by which the pull of the others is bounded.
     np.testing.assert_allclose(again.predict(X), model.predict(X), rtol=1e-5)
+
+
+def test_a_negative_value_outside_of_the_sample(monkeypatch):
+    monkeypatch.setattr(skewed, "MOST_ROWS", 300)
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(600, 2))
+    y = np.exp(7 + X[:, 0] + 0.3 * rng.normal(size=600))
+    assert fast(target_transform="auto").fit(X, y).target_transforms_ == ["log"]
+    for row in range(0, 600, 120):  # not all of these are in the sample
+        one = np.where(np.arange(600) == row, -1.0, y)
+        assert fast(target_transform="auto").fit(X, one).target_transforms_ == ["none"]
 
 
 def test_counts_with_zeros_get_roots():

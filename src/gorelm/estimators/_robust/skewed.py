@@ -58,7 +58,8 @@ def choose_transforms(task: RobustTask) -> list[str]:
         usable=task.usable[rows],
         folds=None,  # shuffled ones do to compare scales
     )
-    candidates = [j for j in range(len(kinds)) if is_skewed(few.T[:, j], few.w)]
+    negative = (task.T[task.usable] < 0).any(axis=0)  # perhaps in rows that are not in the sample
+    candidates = [j for j in range(len(kinds)) if not negative[j] and is_skewed(few.T[:, j], few.w)]
     if not candidates or len(rows) < max(FEWEST_ROWS, FEWEST_PER_INPUT * task.rows.shape[1]):
         return kinds
     given = _trial(few, few.T[:, candidates], "none")

@@ -58,8 +58,12 @@ def choose_transforms(task: RobustTask) -> list[str]:
         usable=task.usable[rows],
         folds=None,  # shuffled ones do to compare scales
     )
-    negative = (task.T[task.usable] < 0).any(axis=0)  # perhaps in rows that are not in the sample
-    candidates = [j for j in range(len(kinds)) if not negative[j] and is_skewed(few.T[:, j], few.w)]
+    # Negative values may be in rows that are not in the sample.
+    candidates = [
+        j
+        for j in range(len(kinds))
+        if is_skewed(few.T[:, j], few.w) and not np.any(task.T[task.usable, j] < 0)
+    ]
     if not candidates or len(rows) < max(FEWEST_ROWS, FEWEST_PER_INPUT * task.rows.shape[1]):
         return kinds
     given = _trial(few, few.T[:, candidates], "none")

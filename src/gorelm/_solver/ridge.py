@@ -14,6 +14,9 @@ on all *other* rows (leave-one-out) in closed form. With the eigenvectors of the
 e is the target less the leave-one-out prediction. For many rows, `RidgeSums` has H'H and H'T of
 groups of rows: the regression without one group is a difference of sums and a Cholesky factor.
 
+Decompositions and products are NumPy's, which release the lock of the interpreter (SciPy's do not):
+layers and folds are fitted in threads.
+
 Penalties are in units of :math:`\|H\|_F^2`, so that one path fits every layer.
 """
 
@@ -40,8 +43,6 @@ class RidgePath:
     """
 
     def __init__(self, H: Array, lams: Array) -> None:
-        # NumPy's decompositions and products release the lock of the interpreter, SciPy's do not:
-        # layers are compared in threads.
         self._H = H
         self._wide = len(H) <= H.shape[1]
         unit = float(np.vdot(H, H)) or 1.0
@@ -153,7 +154,7 @@ class RidgeSums:
     def coef(self, lam: float) -> Array:
         """Return the output weights (L, m) at a penalty in units of the squared norm of H."""
         unit = self.trace or 1.0
-        return _solved(self.G.copy(), lam * unit, self.C, unit)
+        return _solved(self.G, lam * unit, self.C, unit)
 
     def coefs(self, lams: Array) -> Array:
         """Return the output weights at every penalty, (L, P, m), by one decomposition."""
@@ -174,14 +175,15 @@ def ridge_coef(H: Array, T: Array, lams: Array) -> Array:
     solved = np.empty_like(R)
     for lam in np.unique(lams):
         same = lams == lam
-        solved[:, same] = _solved(G.copy(), float(lam) * unit, R[:, same], unit)
+        solved[:, same] = _solved(G, float(lam) * unit, R[:, same], unit)
     return solved if tall else np.asarray(H.T @ solved)
 
 
 def _solved(G: Array, shift: float, R: Array, trace: float) -> Array:
-    """Return (G + shift I)^-1 R, and use up the memory of G."""
+    """Return (G + shift I)^-1 R."""
+    shifted = G.copy()
     # Below the rounding of the sums a matrix need not be definite.
-    G.flat[:: len(G) + 1] += max(shift, 1e-14 * trace)
-    # As G is symmetric, its transpose is G in the order of LAPACK.
-    factor = linalg.cho_factor(G.T, lower=True, overwrite_a=True, check_finite=False)
-    return np.asarray(linalg.cho_solve(factor, R, check_finite=False))
+    shifted.flat[:: len(G) + 1] += max(shift, 1e-14 * trace)
+    factor = np.linalg.cholesky(shifted)
+    # The transpose has LAPACK's order of memory, so that it is not copied.
+    return np.asarray(linalg.cho_solve((factor.T, False), R, check_finite=False))

@@ -32,6 +32,7 @@ from gorelm.estimators._robust.task import RobustTask
 VALIDATION_ROWS = 3000
 GUIDE_ROWS = 2000  # that tell what a subset of the inputs explains
 STEP = 4.0  # between penalties
+SUMMED_APART = 4  # groups of rows, for threads to share
 GAIN = 0.99  # times the squared error: a layer that lowers it by less is not added
 
 
@@ -111,7 +112,7 @@ def choose_together(
 
 def _as_searched(task: RobustTask, tried: Sequence[Trial], of_search: Part, n_nodes: int) -> Chosen:
     """Return layers with the guides and the penalties of the search."""
-    (X, w), guides = task.centres, pooled_guides(of_search, tried)
+    (X, w), guides = task.centres, pooled_guides(of_search, tried, task.n_threads)
     hidden = [t.layer.draw(n_nodes, task.seed, X, guides.get(t.layer.n_inputs), w) for t in tried]
     norms = [np.vdot(H, H) / len(H) for H in (with_constant(h, X[:GUIDE_ROWS]) for h in hidden)]
     # With these scales the penalties that the layers chose alone are one and the same.
@@ -173,7 +174,10 @@ class _JointFits:
     def __init__(self, task: RobustTask, some: _SomeRows, joint: JointLayer) -> None:
         part, self._some, self._joint = some.part, some, joint
         omega = np.sqrt(part.w)
-        (self._sums,) = part.rows.sums(joint, [some.train], omega, part.filled, task.n_threads)
+        # A group of rows is summed by one thread.
+        groups = np.array_split(some.train, SUMMED_APART)
+        sums = part.rows.sums(joint, groups, omega, part.filled, task.n_threads)
+        self._sums = sum(sums[1:], start=sums[0])
         self._H_valid = with_constant(joint, some.X_valid)
 
     @cached_property

@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TypeGuard
 
 import numpy as np
@@ -305,17 +305,21 @@ def is_complement(fold: Fold, n_rows: int) -> bool:
 # -- where nodes help ------------------------------------------------------------------------------
 
 
-def pooled_guides(part: Part, trials: Sequence[Trial]) -> dict[int | None, SubsetGuide]:
+def pooled_guides(
+    part: Part, trials: Sequence[Trial], n_threads: int = 1
+) -> dict[int | None, SubsetGuide]:
     """Return what the nodes with each number of inputs explain, on average over good trials."""
-    guides: dict[int | None, SubsetGuide] = {}
     trials = [trial for trial in trials if sees_few(trial.hidden)]
-    for n_inputs in {trial.layer.n_inputs for trial in trials}:
-        same = [trial for trial in trials if trial.layer.n_inputs == n_inputs]
-        most = GUIDING * min(trial.score for trial in same)
-        guides[n_inputs] = SubsetGuide.pooled(
-            [guide_of(part, trial) for trial in same if trial.score <= most]
-        )
-    return guides
+    least: dict[int | None, float] = {}
+    for trial in trials:
+        n_inputs = trial.layer.n_inputs
+        least[n_inputs] = min(trial.score, least.get(n_inputs, np.inf))
+    good = [trial for trial in trials if trial.score <= GUIDING * least[trial.layer.n_inputs]]
+    found: dict[int | None, list[SubsetGuide]] = {n_inputs: [] for n_inputs in least}
+    guides = ordered_map(lambda trial: guide_of(part, trial), good, n_threads)
+    for trial, guide in zip(good, guides, strict=True):
+        found[trial.layer.n_inputs].append(guide)
+    return {n_inputs: SubsetGuide.pooled(of_them) for n_inputs, of_them in found.items()}
 
 
 def sees_few(hidden: HiddenLayer | JointLayer) -> TypeGuard[HiddenLayer]:
@@ -396,7 +400,9 @@ class FoldedFit:
         self._valid = self._kept(self._tests[self._judging])[:VALIDATION_ROWS]
         self._H_valid = with_constant(hidden, part.rows.take(self._valid))
         self._coefs: dict[int, Array] = {}  # without that fold, for each penalty tried
-        self.lam, self.loss = _descend(self._loss, start)
+        self.lam, self.loss = _descend(
+            partial(self._loss, self._sums_without(self._judging)), start
+        )
 
     def _kept(self, rows: Indices) -> Indices:
         return rows[self._part.kept[rows]]
@@ -405,17 +411,15 @@ class FoldedFit:
         rows, T = self._part.rows, self._part.filled
         return rows.sums(self._hidden, groups, self._omega, T, self._n_threads)
 
-    def _coef_without(self, fold: int, lam: int) -> Array:
+    def _sums_without(self, fold: int) -> RidgeSums:
         if self._held is not None:
-            sums = self._whole - self._held[fold]
-        elif self._trains is None:
-            sums = self._whole - self._sums([self._kept(self._tests[fold])])[0]
-        else:
-            (sums,) = self._sums([self._kept(self._trains[fold])])
-        return sums.coef(PATH[lam])
+            return self._whole - self._held[fold]
+        if self._trains is None:
+            return self._whole - self._sums([self._kept(self._tests[fold])])[0]
+        return self._sums([self._kept(self._trains[fold])])[0]
 
-    def _loss(self, lam: int) -> float:
-        self._coefs[lam] = self._coef_without(self._judging, lam)
+    def _loss(self, sums: RidgeSums, lam: int) -> float:
+        self._coefs[lam] = sums.coef(PATH[lam])
         return self.loss_of(self._H_valid @ self._coefs[lam])
 
     def loss_of(self, predicted: Array) -> float:
@@ -444,7 +448,7 @@ class FoldedFit:
 
         def coef_without(fold: int) -> Array:
             known = fold == self._judging
-            return self._coefs[lam] if known else self._coef_without(fold, lam)
+            return self._coefs[lam] if known else self._sums_without(fold).coef(PATH[lam])
 
         # Sums that are not held are made with all threads, one fold after the other.
         threads = self._n_threads if self._held is not None else 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gorelm._solver.ridge import RidgePath
+from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.cells import (
@@ -98,7 +99,9 @@ def _bounded(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Indices,
         coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam]), level).coefs()[:, 0]
         every = np.arange(len(T))
         (predicted,) = task.rows.outputs(hidden, [every], [coef], task.n_threads)
-    predicted[rows] = bounded_by_folds(task, rows, H, T[rows], np.array([lam]), level)[:, 0]
+    predicted[rows] = bounded_by_folds(
+        task, rows, H, T[rows], np.array([lam]), level, n_threads=task.n_threads
+    )[:, 0]
     return predicted, rows, H, lam
 
 
@@ -108,7 +111,7 @@ def _heavy(task: RobustTask, rows: Indices, H: Array, T: Array, bounded: Array, 
     Squared errors get heavier penalties to choose from, too. Both are compared by the mean of
     errors that are cut off, so that no outlier decides.
     """
-    squared = bounded_by_folds(task, rows, H, T, lam * HEAVIER, None)
+    squared = bounded_by_folds(task, rows, H, T, lam * HEAVIER, None, n_threads=task.n_threads)
     errors = np.abs(np.concatenate([bounded[:, None], squared], axis=1) - T[:, None])
     w = np.where(task.usable[rows][:, None] & ~np.isnan(errors).any(axis=1), task.w[rows, None], 0)
     errors = np.nan_to_num(errors)
@@ -168,14 +171,15 @@ def bounded_by_folds(
     lams: Array,
     level: Array | None,
     n_folds: int | None = None,
+    n_threads: int = 1,
 ) -> Array:
     """Return predictions of some rows, (n, P, m), by bounded fits without their fold.
 
     Only the first `n_folds` are predicted, the others are NaN. Without levels, the fits minimise
     squared errors.
     """
-    predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
-    for fold in _screen_folds(task, rows)[:n_folds]:
+
+    def of_fold(fold: Fold) -> Array:
         train = fold.train[task.usable[rows[fold.train]]]
         if task.folds is not None and np.isnan(T[train]).all(axis=0).any():
             raise ValueError(
@@ -189,7 +193,12 @@ def bounded_by_folds(
             levels = np.ones(T.shape[1]) if level is None else level
             coefs = bounded_fit(H[train], T[train], w, lams, levels).coefs()
         outputs = H[fold.test] @ coefs.reshape(len(coefs), -1)
-        predicted[fold.test] = outputs.reshape(-1, *coefs.shape[1:])
+        return np.asarray(outputs.reshape(-1, *coefs.shape[1:]))
+
+    folds = _screen_folds(task, rows)[:n_folds]
+    predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
+    for fold, outputs in zip(folds, ordered_map(of_fold, folds, n_threads), strict=True):
+        predicted[fold.test] = outputs
     return predicted
 
 

@@ -223,7 +223,7 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
     for of_round in range(1, task.effort.rounds):
         sparse.sort(key=lambda k: trials[k].score)
         redrawn = sparse if of_round == 1 else sparse[:REDRAWN]
-        guides = pooled_guides(part, [trials[k] for k in sparse])
+        guides = pooled_guides(part, [trials[k] for k in sparse], task.n_threads)
         again = [(k, of_round, guides[SEARCH_LAYERS[k].n_inputs]) for k in redrawn]
         for k, trial in zip(redrawn, task.each(draw, again, "redrawing layers"), strict=True):
             if trial.score < trials[k].score:

@@ -139,11 +139,11 @@ def test_guided_draws_find_the_inputs_that_matter():
     X = rng.uniform(-1.7, 1.7, size=(300, 12))
     T = (np.sin(2 * X[:, [3]]) * X[:, [9]]) + 0.05 * rng.normal(size=(300, 1))
     part = Part(X, T, T, np.ones(300), np.ones(300, dtype=bool), None)
-    blind = compare(part, SPARSE, SPARSE.draw(300, 0, X), None)
+    blind = compare(part, SPARSE, SPARSE.draw(300, 0, X), None, explain=True)
     trial = blind
     for seed in (1, 2, 3):
-        guide = pooled_guides(part, [trial])[2]
-        trial = compare(part, SPARSE, SPARSE.draw(300, seed, X, guide), guide)
+        guide = pooled_guides([trial])[2]
+        trial = compare(part, SPARSE, SPARSE.draw(300, seed, X, guide), guide, explain=True)
     assert trial.score < 0.5 * blind.score
     best = guide.subsets[np.argmax(guide.probabilities)]
     assert list(best) == [3, 9]
@@ -151,11 +151,14 @@ def test_guided_draws_find_the_inputs_that_matter():
 
 def test_guides_of_bad_trials_do_not_count():
     part = make_part()
-    good = compare(part, SPARSE, SPARSE.draw(30, 0, part.X), None)
-    bad = replace(good, hidden=SPARSE.draw(30, 1, part.X), scores=3 * good.scores)
-    alone, both = (pooled_guides(part, some)[2] for some in ([good], [good, bad]))
+    good, other = (
+        compare(part, SPARSE, SPARSE.draw(30, seed, part.X), None, explain=True) for seed in (0, 1)
+    )
+    bad = replace(other, scores=3 * good.scores)
+    alone, both = (pooled_guides(some)[2] for some in ([good], [good, bad]))
     np.testing.assert_array_equal(alone.probabilities, both.probabilities)
-    assert pooled_guides(part, [compare(part, DENSE, DENSE.draw(5, 0, part.X), None)]) == {}
+    dense = compare(part, DENSE, DENSE.draw(5, 0, part.X), None, explain=True)
+    assert pooled_guides([dense]) == {}
 
 
 @pytest.mark.parametrize("layer", [one for one in SEARCH_LAYERS if not one.linear])

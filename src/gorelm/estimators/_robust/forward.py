@@ -112,7 +112,7 @@ def choose_together(
 
 def _as_searched(task: RobustTask, tried: Sequence[Trial], of_search: Part, n_nodes: int) -> Chosen:
     """Return layers with the guides and the penalties of the search."""
-    (X, w), guides = task.centres, pooled_guides(of_search, tried, task.n_threads)
+    (X, w), guides = task.centres, pooled_guides(tried)
     hidden = [t.layer.draw(n_nodes, task.seed, X, guides.get(t.layer.n_inputs), w) for t in tried]
     norms = [np.vdot(H, H) / len(H) for H in (with_constant(h, X[:GUIDE_ROWS]) for h in hidden)]
     # With these scales the penalties that the layers chose alone are one and the same.

@@ -173,6 +173,7 @@ class Trial:
     coef: Array  # fitted to all rows that are kept; the last row is the intercept
     sums: tuple[RidgeSums, Mask] | None = None  # of many rows: H'H, H'T, and the rows in them
     layers: tuple[Layer, ...] = ()  # of a joint layer
+    explained: SubsetGuide | None = None  # by the nodes of each subset of the inputs, if asked for
 
     @property
     def score(self) -> float:
@@ -189,9 +190,17 @@ class Trial:
 
 
 def compare(
-    part: Part, layer: Layer, hidden: HiddenLayer | JointLayer, guide: SubsetGuide | None
+    part: Part,
+    layer: Layer,
+    hidden: HiddenLayer | JointLayer,
+    guide: SubsetGuide | None,
+    *,
+    explain: bool = False,
 ) -> Trial:
-    """Fit a drawn layer to the kept rows at every penalty, and predict each row without it."""
+    """Fit a drawn layer to the kept rows at every penalty, and predict each row without it.
+
+    With `explain`, also tell what its nodes explain, to guide other draws.
+    """
     H, omega, kept = with_constant(hidden, part.X), np.sqrt(part.w)[:, None], part.kept
     if part.folds is None:
         path = RidgePath(omega[kept] * H[kept], PATH)
@@ -226,7 +235,9 @@ def compare(
         lams = np.full(len(targets), best) if part.one_penalty else penalty_of_each(squares)
         scores, predicted = squares[lams, targets], np.asarray(of_folds[:, lams, targets])
         coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[lams])
-    return Trial(layer, hidden, guide, best, lams, scores, predicted, coef)
+    guiding = explained(part, hidden, H[kept], coef) if explain else None
+    drawn = layer, hidden, guide
+    return Trial(*drawn, best, lams, scores, predicted, coef, explained=guiding)
 
 
 def penalty_of_each(squares: Array) -> Indices:
@@ -305,21 +316,15 @@ def is_complement(fold: Fold, n_rows: int) -> bool:
 # -- where nodes help ------------------------------------------------------------------------------
 
 
-def pooled_guides(
-    part: Part, trials: Sequence[Trial], n_threads: int = 1
-) -> dict[int | None, SubsetGuide]:
+def pooled_guides(trials: Sequence[Trial]) -> dict[int | None, SubsetGuide]:
     """Return what the nodes with each number of inputs explain, on average over good trials."""
-    trials = [trial for trial in trials if sees_few(trial.hidden)]
-    least: dict[int | None, float] = {}
-    for trial in trials:
-        n_inputs = trial.layer.n_inputs
-        least[n_inputs] = min(trial.score, least.get(n_inputs, np.inf))
-    good = [trial for trial in trials if trial.score <= GUIDING * least[trial.layer.n_inputs]]
-    found: dict[int | None, list[SubsetGuide]] = {n_inputs: [] for n_inputs in least}
-    guides = ordered_map(lambda trial: guide_of(part, trial), good, n_threads)
-    for trial, guide in zip(good, guides, strict=True):
-        found[trial.layer.n_inputs].append(guide)
-    return {n_inputs: SubsetGuide.pooled(of_them) for n_inputs, of_them in found.items()}
+    guides: dict[int | None, SubsetGuide] = {}
+    for n_inputs in {trial.layer.n_inputs for trial in trials if trial.explained is not None}:
+        same = [trial for trial in trials if trial.layer.n_inputs == n_inputs]
+        most = GUIDING * min(trial.score for trial in same)
+        good = [trial.explained for trial in same if trial.score <= most]
+        guides[n_inputs] = SubsetGuide.pooled([guide for guide in good if guide is not None])
+    return guides
 
 
 def sees_few(hidden: HiddenLayer | JointLayer) -> TypeGuard[HiddenLayer]:
@@ -327,16 +332,18 @@ def sees_few(hidden: HiddenLayer | JointLayer) -> TypeGuard[HiddenLayer]:
     return isinstance(hidden, HiddenLayer) and hidden.subsets is not None
 
 
-def guide_of(part: Part, trial: Trial) -> SubsetGuide:
-    """Return the subsets of inputs of a trial's nodes, each as probable as what they explain."""
-    hidden = trial.hidden
+def explained(
+    part: Part, hidden: HiddenLayer | JointLayer, H: Array, coef: Array
+) -> SubsetGuide | None:
+    """Return the subsets of inputs that nodes see, each as probable as what they explain.
+
+    H are the outputs of the rows that are kept. None if the nodes see all inputs.
+    """
     if not sees_few(hidden):
-        raise ValueError("the nodes of this trial see all inputs")
-    n_linked = len(hidden.inputs)
-    H = hidden.transform(part.X[part.kept])[:, n_linked:]
-    coef = trial.coef[n_linked:-1]
-    coef = coef if part.sketch is None else coef @ part.sketch
-    return explained_by_subset(hidden, H, coef, part.w[part.kept])
+        return None
+    nodes = slice(len(hidden.inputs), hidden.n_outputs)
+    weights = coef[nodes] if part.sketch is None else coef[nodes] @ part.sketch
+    return explained_by_subset(hidden, H[:, nodes], weights, part.w[part.kept])
 
 
 # -- many rows -------------------------------------------------------------------------------------
@@ -437,10 +444,14 @@ class FoldedFit:
         return float(PATH[self.lam]) * self._whole.trace
 
     def on_judging_fold(self) -> Trial:
-        """Return the fit without the fold that chose the penalty."""
-        nothing = np.empty((0, self._part.T.shape[1]))
-        scores = self._part.mean_squares(self.on_valid[:, None], self._valid)[0]
-        return self._trial(scores, nothing, self._coefs[self.lam])
+        """Return the fit without the fold that chose the penalty, and what its nodes explain."""
+        part, nothing = self._part, np.empty((0, self._part.T.shape[1]))
+        scores = part.mean_squares(self.on_valid[:, None], self._valid)[0]
+        found = self._trial(scores, nothing, self._coefs[self.lam])
+        if not sees_few(self._hidden):
+            return found
+        H = self._hidden.transform(part.X[part.kept])
+        return replace(found, explained=explained(part, self._hidden, H, found.coef))
 
     def trial(self) -> Trial:
         """Fit without every fold, and to all rows."""

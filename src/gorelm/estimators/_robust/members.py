@@ -77,7 +77,7 @@ def refine(task: RobustTask, found: Found) -> Refined:
     else:
         before = found.scaling
         del found, filling
-        trials = _grown(task, searched, of_search, before, part, scaling)
+        trials = _grown(task, searched, before, part, scaling)
     members, judged = _members(task, screened, scaling, trials)
     del trials
     again = screened.dirty and changed(judged, kept, wrong)
@@ -126,7 +126,6 @@ def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
 def _grown(
     task: RobustTask,
     searched: Sequence[Trial],
-    of_search: Part,
     before: Scaling,
     part: Part,
     scaling: Scaling,
@@ -135,7 +134,7 @@ def _grown(
 
     `before` and `scaling` are those of the targets in the search and of all rows.
     """
-    guides = pooled_guides(of_search, searched, task.n_threads)
+    guides = pooled_guides(searched)
     nodes = task.nodes_for(int(part.kept.sum()))
 
     def grown(trial: Trial) -> Trial:
@@ -157,7 +156,7 @@ def _grown_by_sums(
     With many rows a node, the bias of the layers is larger than their variance: one regression on
     the nodes of several layers has less of it than the average of as many regressions.
     """
-    guides = pooled_guides(of_search, searched, task.n_threads)
+    guides = pooled_guides(searched)
     effort, guided = task.effort, {t.layer for t in searched if t.guide is not None}
 
     def drawn(
@@ -175,7 +174,7 @@ def _grown_by_sums(
     nodes = task.n_hidden or int(effort.middle_nodes * wider)
     more = (some.kept.sum() * nodes) / (of_search.kept.sum() * task.few_nodes)
     middle = task.each(on_some, searched[: effort.n_middle], "comparing")
-    guides |= pooled_guides(some, [one.on_judging_fold() for one in middle], task.n_threads)
+    guides |= pooled_guides(task.each(FoldedFit.on_judging_fold, middle, "comparing"))
     best = complementary(middle, effort.n_members)
     # With these scales the penalties that the layers chose are one and the same.
     scales = np.array([one.penalty**-0.5 for one in best])

@@ -119,7 +119,9 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, rows)
         best = trials[: 2 * task.effort.n_members]
         again = task.each(
-            lambda t: compare(part, t.layer, t.hidden, t.guide), best, "searching again"
+            lambda t: compare(part, t.layer, t.hidden, t.guide, explain=True),
+            best,
+            "searching again",
         )
         others = [
             rescored(trial, part, scaling.dense(before.undo(trial.predicted)))
@@ -216,14 +218,14 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
         k, of_round, guide = which
         layer = SEARCH_LAYERS[k]
         hidden = layer.draw(nodes, task.seed + of_round, part.X, guide, part.w)
-        return compare(part, layer, hidden, guide)
+        return compare(part, layer, hidden, guide, explain=True)
 
     first = [(k, 0, None) for k in range(len(SEARCH_LAYERS))]
     trials = task.each(draw, first, "searching layers")
     for of_round in range(1, task.effort.rounds):
         sparse.sort(key=lambda k: trials[k].score)
         redrawn = sparse if of_round == 1 else sparse[:REDRAWN]
-        guides = pooled_guides(part, [trials[k] for k in sparse], task.n_threads)
+        guides = pooled_guides([trials[k] for k in sparse])
         again = [(k, of_round, guides[SEARCH_LAYERS[k].n_inputs]) for k in redrawn]
         for k, trial in zip(redrawn, task.each(draw, again, "redrawing layers"), strict=True):
             if trial.score < trials[k].score:

@@ -27,7 +27,15 @@ from gorelm._features.scaling import Scaling
 from gorelm.datasets import make_multitarget
 from gorelm.estimators._elsewhere import here, in_order, n_rows_of, select
 from gorelm.stream import ParquetTable, RowBlocks
-from support.owners import OWNERS, in_dask_frame, on_dask, on_device, uneven, weights_and_holes
+from support.owners import (
+    OWNERS,
+    around_passes,
+    in_dask_frame,
+    on_dask,
+    on_device,
+    uneven,
+    weights_and_holes,
+)
 from support.processes import left_after
 
 N_ROWS = 420
@@ -443,20 +451,18 @@ def test_blocks_that_disagree_on_columns(data):
 @pytest.mark.parametrize("name", ["search", "robust", "table"])
 def test_a_lost_scheduler_is_named(name, data, tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed", reason="dask is not installed")
-    from gorelm.backends.dask import inputs as dask_inputs
-
-    model, plain, calls = models()[name].fit(data.X, data.T), dask_inputs.results, []
+    model, calls = models()[name].fit(data.X, data.T), []
     before = model.predict(data.X)
     options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
     cluster = distributed.LocalCluster(**options, processes=False)
 
-    def closing(client, tasks):
+    def closing(make_pass):
         calls.append(1)
         if len(calls) == 2:
             cluster.close()
-        return plain(client, tasks)
+        return make_pass()
 
-    monkeypatch.setattr(dask_inputs, "results", closing)
+    around_passes(monkeypatch, closing)
     with distributed.Client(cluster), pytest.raises(RuntimeError, match="cannot be reached"):
         model.fit(on_dask(tmp_path, data.X), data.T)
     assert len(calls) == 2
@@ -469,9 +475,7 @@ def test_a_cluster_without_workers_is_named(name, data, tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed", reason="dask is not installed")
     import dask
 
-    from gorelm.backends.dask import inputs as dask_inputs
-
-    model, plain, calls = models()[name].fit(data.X, data.T), dask_inputs.results, []
+    model, calls = models()[name].fit(data.X, data.T), []
     before = model.predict(data.X)
     options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
     with (
@@ -481,13 +485,13 @@ def test_a_cluster_without_workers_is_named(name, data, tmp_path, monkeypatch):
         ThreadPoolExecutor(1) as thread,
     ):
 
-        def stopping(client, tasks):
+        def stopping(make_pass):
             calls.append(1)
             if len(calls) == 2:
                 cluster.sync(cluster.workers[0].close)
-            return plain(client, tasks)
+            return make_pass()
 
-        monkeypatch.setattr(dask_inputs, "results", stopping)
+        around_passes(monkeypatch, stopping)
 
         def fit():
             with client.as_current():
@@ -508,26 +512,25 @@ def test_a_cluster_without_workers_is_named(name, data, tmp_path, monkeypatch):
 def test_dask_workers_that_are_killed_change_no_search(
     data, tmp_path, monkeypatch, client_of_processes
 ):
-    from gorelm.backends.dask import inputs as dask_inputs
     from gorelm.backends.dask.coordinator import Coordinator
 
     expected = search("GOR-ELM", search_rows=150).fit(data.X, data.T)
-    results, call, calls = dask_inputs.results, Coordinator.call, []
+    call, calls = Coordinator.call, []
 
     def kill(at):
         calls.append(at)
         if len(calls) in (2, 15, 40):
             os.kill(list(client_of_processes.run(os.getpid).values())[-1], signal.SIGKILL)
 
-    def killing_results(client, tasks):
+    def killing_pass(make_pass):
         kill("sample")
-        return results(client, tasks)
+        return make_pass()
 
     def killing_call(self, method, *args, **options):
         kill(method)
         return call(self, method, *args, **options)
 
-    monkeypatch.setattr(dask_inputs, "results", killing_results)
+    around_passes(monkeypatch, killing_pass)
     monkeypatch.setattr(Coordinator, "call", killing_call)
     X = on_dask(tmp_path, data.X)
     found = search("GOR-ELM", search_rows=150).fit(X, data.T)

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from contextlib import nullcontext
+import time
 from functools import cache
 from itertools import groupby
 
@@ -21,7 +21,15 @@ from gorelm.datasets import make_multitarget
 from gorelm.estimators._robust import judge, layers, members, search, task
 from gorelm.estimators._robust.layers import Layer
 from gorelm.stream import RowBlocks
-from support.owners import OWNERS, in_parquet, on_dask, on_device, uneven, weights_and_holes
+from support.owners import (
+    OWNERS,
+    around_passes,
+    in_parquet,
+    on_dask,
+    on_device,
+    uneven,
+    weights_and_holes,
+)
 
 N_ROWS = 700
 # Of every kind: additive and radial, with few and with all inputs.
@@ -198,19 +206,16 @@ def test_arrays_on_a_device_give_the_model_in_memory(data):
 
 @pytest.mark.slow
 def test_workers_that_are_killed_change_nothing(data, client_of_processes, tmp_path, monkeypatch):
-    from gorelm.backends.dask import inputs as dask_inputs
+    here, calls = make(search_rows=150).fit(data.X, data.T), []
 
-    here = make(search_rows=150).fit(data.X, data.T)
-    plain, calls = dask_inputs.results, []
-
-    def killing(client, tasks):
+    def killing(make_pass):
         calls.append(1)
         if len(calls) in (6, 9):
             pids = list(client_of_processes.run(os.getpid).values())
             os.kill(pids[-1], signal.SIGKILL)
-        return plain(client, tasks)
+        return make_pass()
 
-    monkeypatch.setattr(dask_inputs, "results", killing)
+    around_passes(monkeypatch, killing)
     with client_of_processes.as_current():
         there = make(search_rows=150).fit(on_dask(tmp_path, data.X), data.T)
     assert len(calls) > 9
@@ -218,33 +223,34 @@ def test_workers_that_are_killed_change_nothing(data, client_of_processes, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("few_units", [0, 8])  # passes as tasks, and without them
 @pytest.mark.parametrize("seed", range(2))
 def test_workers_killed_at_five_random_moments(
-    seed, data, client_of_processes, tmp_path, monkeypatch
+    seed, few_units, data, client_of_processes, tmp_path, monkeypatch
 ):
-    from gorelm.backends.dask import inputs as dask_inputs
-
+    monkeypatch.setattr("gorelm.backends.dask.inputs.FEW_UNITS", few_units)
     rng = np.random.default_rng(seed)
-    plain, calls, killed, due = dask_inputs.results, [], [], set()
+    calls, killed, due = [], [], set()
 
     def kill(address, pid):
         os.kill(pid, signal.SIGKILL)
         killed.append(address)
 
-    def disturbed(client, tasks):
+    def disturbed(make_pass):
         calls.append(1)
         if len(calls) not in due:
-            return plain(client, tasks)
-        pids = client_of_processes.run(os.getpid, on_error="ignore")
+            return make_pass()
+        while not (pids := client_of_processes.run(os.getpid, on_error="ignore")):
+            time.sleep(0.1)  # all were killed, and start again
         victim = rng.choice(sorted(pids.items()))
         timer = threading.Timer(rng.uniform(0.0, 0.1), kill, (victim[0], int(victim[1])))
         timer.start()
         try:
-            return plain(client, tasks)
+            return make_pass()
         finally:
             timer.join()
 
-    monkeypatch.setattr(dask_inputs, "results", disturbed)
+    around_passes(monkeypatch, disturbed)
     # A local cluster gives up workers that take longer to start again, as on a busy machine.
     dask = pytest.importorskip("dask")
     patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
@@ -256,6 +262,22 @@ def test_workers_killed_at_five_random_moments(
     assert len(killed) == 5
     assert (here.outlier_scores_ == there.outlier_scores_).all()
     assert (here.predict(data.X) == there.predict(data.X)).all()
+
+
+@pytest.mark.slow
+def test_work_that_ends_workers_is_named(data, client_of_processes):
+    da = pytest.importorskip("dask.array", reason="dask is not installed")
+    from gorelm.backends.dask.inputs import Partitions
+
+    class Deadly(HiddenLayer):
+        def __reduce__(self):
+            return os._exit, (1,)
+
+    with client_of_processes.as_current():
+        rows = Partitions(da.from_array(data.X)).scaled(scaling_of(data.X))
+        hidden = Deadly.draw(5, data.X.shape[1], random_state=0)
+        with pytest.raises(RuntimeError, match="workers were lost, one after the other"):
+            rows.outputs(hidden, [np.arange(3)], [np.zeros((6, 1))])
 
 
 def test_lazy_predictions_and_bad_partitions(data, client_of_threads, tmp_path):
@@ -290,7 +312,7 @@ def test_neighbouring_partitions_are_on_one_worker(data, client_of_processes):
     """So that few sums travel between workers; rows that are on workers already stay there."""
     da = pytest.importorskip("dask.array", reason="dask is not installed")
     distributed = pytest.importorskip("distributed", reason="dask is not installed")
-    from gorelm.backends.dask.inputs import Partitions, _places
+    from gorelm.backends.dask.inputs import Partitions, _runs
 
     def places(X):
         parts = Partitions(X)._parts
@@ -298,12 +320,40 @@ def test_neighbouring_partitions_are_on_one_worker(data, client_of_processes):
         return [held[future.key][0] for future in distributed.futures_of(parts)]
 
     with client_of_processes.as_current():
-        here = places(da.from_array(data.X, chunks=(100, -1)))
+        X = da.from_array(data.X, chunks=(100, -1))
+        here = places(X)
         assert len(here) == 7
         assert [place for place, _ in groupby(here)] == sorted(client_of_processes.nthreads())
-        held = client_of_processes.persist(da.from_array(data.X, chunks=(100, -1)))
-        free = _places(client_of_processes, held, 7)
-        assert all(isinstance(place, nullcontext) for place in free)
+        held = client_of_processes.persist(X)
+        free = _runs(client_of_processes, held, 7)
+        assert free == [(None, range(number, number + 1)) for number in range(7)]
+
+
+def test_no_digit_depends_on_who_adds_partitions(data, client_of_processes, monkeypatch):
+    """Tasks or requests, on one thread or two, on workers that hold the rows already."""
+    da = pytest.importorskip("dask.array", reason="dask is not installed")
+    from gorelm.backends.dask import inputs as dask_inputs
+
+    rng, hidden = np.random.default_rng(0), HiddenLayer.draw(70, data.X.shape[1], random_state=0)
+    omega, folds = np.sqrt(rng.uniform(size=N_ROWS)), np.array_split(rng.permutation(N_ROWS), 3)
+    X, two = da.from_array(data.X, chunks=(60, -1)), sorted(client_of_processes.nthreads())
+    found = []
+    with client_of_processes.as_current():
+        for few_units in (0, 100):
+            monkeypatch.setattr(dask_inputs, "FEW_UNITS", few_units)
+            for threads, rows in ((two, X), (two[:1], X), (two, client_of_processes.persist(X))):
+                with monkeypatch.context() as one:
+                    nthreads = dict.fromkeys(threads, 1)
+                    one.setattr(client_of_processes, "nthreads", lambda n=nthreads: n)
+                    parts = dask_inputs.Partitions(rows).scaled(scaling_of(data.X))
+                found.append(parts.sums(hidden, folds, omega, data.T))
+    here = InMemory(within_reach(scaling_of(data.X), data.X)).sums(hidden, folds, omega, data.T)
+    for sums in found:
+        for of, first, expected in zip(sums, found[0], here, strict=True):
+            assert (of.G == first.G).all()
+            assert (of.C == first.C).all()
+            assert_allclose(of.G, expected.G, rtol=1e-10)
+            assert_allclose(of.C, expected.C, rtol=1e-10, atol=1e-10)
 
 
 # -- the seam itself ---------------------------------------------------------------------------

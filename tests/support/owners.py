@@ -10,6 +10,7 @@ from gorelm.stream import RowBlocks
 
 __all__ = [
     "OWNERS",
+    "around_passes",
     "in_dask_frame",
     "in_parquet",
     "mapped",
@@ -79,3 +80,14 @@ OWNERS = {
     "torch cpu": on_device,
     "torch cuda": partial(on_device, device="cuda"),
 }
+
+
+def around_passes(monkeypatch, around):
+    """Make every pass over the inputs on a cluster by ``around``, of a function that makes it."""
+    from gorelm.backends.dask import inputs as dask_inputs
+
+    for name in ("results", "answers"):
+        plain = getattr(dask_inputs, name)
+        monkeypatch.setattr(
+            dask_inputs, name, lambda *args, plain=plain: around(lambda: plain(*args))
+        )

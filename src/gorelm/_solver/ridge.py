@@ -135,6 +135,11 @@ class RidgeSums:
     def __add__(self, other: Self) -> Self:
         return replace(self, G=self.G + other.G, C=self.C + other.C)
 
+    def __iadd__(self, other: Self) -> Self:
+        np.add(self.G, other.G, out=self.G)
+        np.add(self.C, other.C, out=self.C)
+        return self
+
     def __sub__(self, other: Self) -> Self:
         return replace(self, G=self.G - other.G, C=self.C - other.C)
 

@@ -1,19 +1,19 @@
 """Scaled inputs in the partitions of a dask collection, on the workers of a cluster.
 
-Each call is one graph: a task for every partition, and sums of neighbours that are added up to the
-last two. Neighbours are on the same worker where that is ours to say, so that few sums travel
-between workers. The scheduler keeps the graph of every partition, so that those of a lost worker
-are made again.
+Neighbouring partitions are on the same worker where that is ours to say, and make up a unit there.
+Each call is one graph: a task for every unit, and sums of units that are added up to the last few.
+In which order partitions are added does not depend on the units, and so no digit does. The
+scheduler keeps the graph of every unit, so that those of a lost worker are made again.
 """
 
 from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial, reduce
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from gorelm._features.scaling import Scaling, fit_scaling, merge
 from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.dask.fit import active_client
+from gorelm.backends.dask.holders import asked
 from gorelm.backends.dask.source import (
     Partitioned,
     SomeRows,
@@ -30,7 +31,8 @@ from gorelm.backends.dask.source import (
     names_of,
     naming_lost_cluster,
 )
-from gorelm.backends.dask.workers import gathered, release
+from gorelm.backends.dask.sums import added, joined, last_few, packed, units_of, unpacked
+from gorelm.backends.dask.workers import gathered, is_direct, release
 from gorelm.backends.inputs import (
     InMemory,
     LastTaken,
@@ -41,10 +43,10 @@ from gorelm.backends.inputs import (
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
-    from distributed import Client
+    from distributed import Client, Future
 
+FEW_UNITS = 8  # at most, to which this process sends all that a pass needs
 SMALL_BYTES = 2**18  # of an argument that every task of a pass may carry
-FAN_IN = 4  # sums of workers that are added in one task: fewer are more tasks in a row
 
 
 class Partitions:
@@ -65,11 +67,13 @@ class Partitions:
         import dask
 
         self.feature_names = names_of(X.values if isinstance(X, Partitioned) else X)
-        parts = delayed_parts(X)
-        arrays = []
-        for part, place in zip(parts, _places(self._client, X, len(parts)), strict=True):
-            with place:
-                arrays.append(dask.delayed(_as_array, pure=False)(part))
+        parts, arrays = delayed_parts(X), []
+        self._units: list[range] = []
+        for place, run in _runs(self._client, X, len(parts)):
+            self._units += units_of(run)
+            at = dask.annotate(workers=[place], allow_other_workers=True) if place else None
+            with at or nullcontext():
+                arrays += [dask.delayed(_as_array, pure=False)(parts[number]) for number in run]
         self._parts: list[Delayed] = self._client.persist(arrays)
         with _released_on_error(self._parts):
             self._check()
@@ -102,10 +106,8 @@ class Partitions:
 
     def take(self, rows: Indices) -> Array:
         """Return the inputs of some rows, in the order given, not scaled."""
-        import dask
-
-        parts = [dask.delayed(InMemory, pure=False)(part) for part in self._parts]
-        return DaskInputs(self._client, parts, self.starts, self.shape).take(rows)
+        with _released_on_error(self._parts):
+            return self.scaled(None).take(rows)
 
     def scaling(self, w: Array, used: Mask) -> Scaling:
         """Return the scaling of the rows that count to mean 0 and deviation 1."""
@@ -119,26 +121,37 @@ class Partitions:
                 for part, (a, b) in zip(self._parts, pairwise(self.starts), strict=True)
             ]
             with _released_on_error(self._parts):
-                return reduce(merge, results(self._client, _tree(parts, merge)))
+                found = results(self._client, parts)
+            return joined(range(len(found)), found.__getitem__, partial(reduce, merge))
 
         return fit_scaling("standard", self.shape[1], summarise)
 
-    def scaled(self, scaling: Scaling) -> DaskInputs:
-        """Return the scaled inputs, on the workers."""
+    def scaled(self, scaling: Scaling | None) -> DaskInputs:
+        """Return the scaled inputs, on the workers; None: as they are."""
         import dask
 
-        scale = dask.delayed(_scaled, pure=False)
-        parts = self._client.persist([scale(part, scaling) for part in self._parts])
-        return DaskInputs(self._client, parts, self.starts, self.shape)
+        made = dask.delayed(_unit, pure=False)
+        units = [made(unit, self._parts[unit.start : unit.stop], scaling) for unit in self._units]
+        held = self._client.persist(units)
+        return DaskInputs(self._client, self._units, held, self.starts, self.shape)
 
 
 class DaskInputs:
-    """Scaled inputs in partitions, each an `InMemory` on a worker."""
+    """Scaled inputs in partitions, each an `InMemory` on a worker.
+
+    `units` are numbers of partitions, and `held` the partitions themselves.
+    """
 
     def __init__(
-        self, client: Client, parts: Sequence[Delayed], starts: Indices, shape: tuple[int, int]
+        self,
+        client: Client,
+        units: Sequence[range],
+        held: Sequence[Delayed],
+        starts: Indices,
+        shape: tuple[int, int],
     ) -> None:
-        self._client, self._parts, self._starts, self.shape = client, parts, starts, shape
+        self._client, self._units, self._held, self._starts = client, units, held, starts
+        self.shape = shape
         self._last = LastTaken()
 
     def take(self, rows: Indices | slice) -> Array:
@@ -148,11 +161,9 @@ class DaskInputs:
     def _taken(self, rows: Indices | slice) -> Array:
         chosen: Indices = np.arange(self.shape[0])[rows]
         taken = np.empty((len(chosen), self.shape[1]))
-        places, tasks = [], []
-        for number, (places_here,), (local,) in self._shares([chosen]):
-            places.append(places_here)
-            tasks.append(self._call(number, "take", local))
-        for where, x in zip(places, self._results(tasks), strict=True):
+        places, shares = self._shares([chosen])
+        found = self._of_units(_taken, shares)
+        for (where,), x in zip(places, chain(*found.values()), strict=True):
             taken[where] = x
         return taken
 
@@ -167,15 +178,16 @@ class DaskInputs:
         """Return the sums of every group of rows; see `ScaledRows.sums`."""
         del n_threads  # the workers have their own
 
-        layer = _shared(hidden)
-        tasks = []
-        for number, _, local in self._shares(groups):
-            a, b = self._starts[number : number + 2]
-            tasks.append(self._call(number, "sums", layer, local, omega[a:b], T[a:b]))
-        if not tasks:
+        _, local = self._shares(groups)
+        if not local:
             return [RidgeSums.zero(hidden.n_outputs + 1, T.shape[1]) for _ in groups]
-        found: list[RidgeSums] = reduce(_added, self._results(_tree(tasks, _added)))
-        return found
+        shares = {}
+        for number, rows in local.items():
+            a, b = self._starts[number : number + 2]
+            shares[number] = rows, omega[a:b], T[a:b]
+        found = self._of_units(_summed, shares, hidden, last=last_few)
+        total: Array = joined(list(found), found.__getitem__, added)
+        return unpacked(total, hidden.n_outputs + 1, T.shape[1])
 
     def outputs(
         self,
@@ -187,42 +199,61 @@ class DaskInputs:
         """Return H B of every group of rows; see `ScaledRows.outputs`."""
         del n_threads
 
-        layer, weights = _shared(hidden), _shared(list(coefs))
         outputs = empty_outputs(groups, coefs)
-        places, tasks = [], []
-        for number, places_here, local in self._shares(groups):
-            places.append(places_here)
-            tasks.append(self._call(number, "outputs", layer, local, weights))
-        for where, found in zip(places, self._results(tasks), strict=True):
-            for k, values in enumerate(found):
+        places, shares = self._shares(groups)
+        found = self._of_units(_outputs, shares, hidden, list(coefs))
+        for where, of_part in zip(places, chain(*found.values()), strict=True):
+            for k, values in enumerate(of_part):
                 outputs[k][where[k]] = values
         return outputs
 
-    def _results(self, tasks: list[Delayed]) -> list[Any]:
-        with _released_on_error(self._parts):
-            return results(self._client, tasks)
+    def _of_units(
+        self, work: Any, shares: dict[int, Any], *args: Any, last: Any = None
+    ) -> dict[int, Any]:
+        """Return what work makes of the units that have a share, by their first partitions.
 
-    def _call(self, number: int, method: str, *args: object) -> Delayed:
+        Few units are worked on where they are. Of many, large arguments are better sent from worker
+        to worker, and results joined by workers (`last`): these are tasks.
+        """
         import dask
+        from distributed import futures_of
 
-        return dask.delayed(_called, pure=False)(self._parts[number], method, *args)
+        chosen = {}
+        for unit, held in zip(self._units, self._held, strict=True):
+            here = {number: shares[number] for number in unit if number in shares}
+            if here:
+                chosen[unit.start] = held, partial(work, here)
+        with _released_on_error(self._held):
+            if len(chosen) <= FEW_UNITS and is_direct(self._client):
+                futures = [futures_of(held)[0] for held, _ in chosen.values()]
+                works = [partial(_with, do, args) for _, do in chosen.values()]
+                return dict(zip(chosen, answers(self._client, futures, works), strict=True))
+            shared = [_shared(arg) for arg in args]
+            tasks = {
+                first: dask.delayed(do, pure=False)(held, *shared)
+                for first, (held, do) in chosen.items()
+            }
+            tasks = tasks if last is None else last(tasks)
+            return dict(zip(tasks, results(self._client, list(tasks.values())), strict=True))
 
-    def _shares(self, groups: Sequence[Indices]) -> list[tuple[int, list[Indices], list[Indices]]]:
-        """Return what each partition has of the groups: places in them, and rows of its own."""
+    def _shares(
+        self, groups: Sequence[Indices]
+    ) -> tuple[list[list[Indices]], dict[int, list[Indices]]]:
+        """Return what partitions have of the groups: places in them, and rows of each partition."""
         orders = [np.argsort(group, kind="stable") for group in groups]
         ends = [
             np.searchsorted(group[order], self._starts)
             for group, order in zip(groups, orders, strict=True)
         ]
-        shares = []
+        places, local = [], {}
         for number, start in enumerate(self._starts[:-1]):
-            places = [
+            here = [
                 order[at[number] : at[number + 1]] for order, at in zip(orders, ends, strict=True)
             ]
-            if any(len(some) for some in places):
-                local = [group[at] - start for group, at in zip(groups, places, strict=True)]
-                shares.append((number, places, local))
-        return shares
+            if any(len(some) for some in here):
+                places.append(here)
+                local[number] = [group[at] - start for group, at in zip(groups, here, strict=True)]
+        return places, local
 
 
 # -- what workers do -----------------------------------------------------------------------------
@@ -247,34 +278,65 @@ def _summary(x: Array, w: Array, used: Mask, summary: Any) -> Any:
     return summary(x[used], w[used])
 
 
-def _scaled(x: Array, scaling: Scaling) -> InMemory:
-    return InMemory(within_reach(scaling, x))
+def _unit(numbers: range, parts: list[Array], scaling: Scaling | None) -> dict[int, InMemory]:
+    scaled = parts if scaling is None else [within_reach(scaling, x) for x in parts]
+    return {number: InMemory(x) for number, x in zip(numbers, scaled, strict=True)}
 
 
-def _called(part: InMemory, method: str, *args: Any) -> Any:
-    return getattr(part, method)(*args)
+def _with(work: Any, args: tuple[Any, ...], unit: dict[int, InMemory]) -> Any:
+    return work(unit, *args)
 
 
-def _added(one: list[RidgeSums], other: list[RidgeSums]) -> list[RidgeSums]:
-    return [a + b for a, b in zip(one, other, strict=True)]
+def _taken(shares: dict[int, list[Indices]], unit: dict[int, InMemory]) -> list[Array]:
+    return [unit[number].take(rows) for number, (rows,) in shares.items()]
+
+
+def _summed(
+    shares: dict[int, tuple[list[Indices], Array, Array]],
+    unit: dict[int, InMemory],
+    hidden: HiddenOutputs,
+) -> Array:
+    def of_partition(number: int) -> list[RidgeSums]:
+        return unit[number].sums(hidden, *shares[number])
+
+    total = joined(list(shares), of_partition, _accumulated)
+    return packed(total)
+
+
+def _accumulated(sums: Iterable[list[RidgeSums]]) -> list[RidgeSums]:
+    """Return the sums of some rows and of others, in the memory of the first."""
+    remaining = iter(sums)
+    total = next(remaining)
+    for more in remaining:
+        for of, other in zip(total, more, strict=True):
+            of += other
+    return total
+
+
+def _outputs(
+    shares: dict[int, list[Indices]],
+    unit: dict[int, InMemory],
+    hidden: HiddenOutputs,
+    coefs: list[Array],
+) -> list[list[Array]]:
+    return [unit[number].outputs(hidden, rows, coefs) for number, rows in shares.items()]
 
 
 # -- graphs --------------------------------------------------------------------------------------
 
 
-def _places(client: Client, X: Any, n_parts: int) -> list[AbstractContextManager[Any]]:
-    """Return in which context to make the tasks of each part: a run of parts for every thread.
+def _runs(client: Client, X: Any, n_parts: int) -> list[tuple[str | None, range]]:
+    """Return runs of partitions, one for every thread, each with the address of its worker.
 
-    Parts that workers hold already stay where they are.
+    Partitions that workers hold already stay where they are: runs of one, without an address.
     """
-    import dask
     from distributed import futures_of
 
     threads = [at for at, n in sorted(client.nthreads().items()) for _ in range(n)]
     if not threads or futures_of(X.whole if isinstance(X, SomeRows) else X):
-        return [nullcontext() for _ in range(n_parts)]
-    places = [threads[number * len(threads) // n_parts] for number in range(n_parts)]
-    return [dask.annotate(workers=[at], allow_other_workers=True) for at in places]
+        return [(None, range(number, number + 1)) for number in range(n_parts)]
+    ends = [-(-k * n_parts // len(threads)) for k in range(len(threads) + 1)]
+    return [(at, range(a, b)) for at, (a, b) in zip(threads, pairwise(ends), strict=True)]
 
 
 def _shared(value: Any) -> Any:
@@ -286,21 +348,6 @@ def _shared(value: Any) -> Any:
 
     small = len(pickle.dumps(value, protocol=5)) <= SMALL_BYTES
     return value if small else dask.delayed(value, pure=False)
-
-
-def _tree(tasks: list[Delayed], join: Any) -> list[Delayed]:
-    """Join neighbours until two are left, for this process to join.
-
-    First pairs, which are on one worker as a rule, then FAN_IN at a time.
-    """
-    import dask
-
-    joined, n = dask.delayed(partial(reduce, join), pure=False), 2
-    while len(tasks) > 2:
-        runs = [tasks[i : i + n] for i in range(0, len(tasks), n)]
-        tasks = [joined(run) if len(run) > 1 else run[0] for run in runs]
-        n = FAN_IN
-    return tasks
 
 
 @contextmanager
@@ -322,6 +369,12 @@ def results(client: Client, tasks: list[Delayed]) -> list[Any]:
         warnings.filterwarnings("ignore", "Sending large graph", UserWarning)
         with naming_lost_cluster():
             return gathered(client, client.compute(tasks))
+
+
+def answers(client: Client, futures: list[Future], works: list[Any]) -> list[Any]:
+    """Return what workers make of results that they hold."""
+    with naming_lost_cluster():
+        return asked(client, futures, works)
 
 
 if TYPE_CHECKING:

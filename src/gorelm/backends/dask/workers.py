@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gorelm.dask")
 
-_POLL = 0.5  # seconds between two checks whether a worker that does not answer is lost or paused
+POLL = 0.5  # seconds between two checks whether a worker that does not answer is lost or paused
 _POLL_ACTORS = 0.02  # seconds between two checks whether actors have started
-_DELAY = 0.2  # seconds by which the loss of a worker may be known later than that of its tasks
+DELAY = 0.2  # seconds by which the loss of a worker may be known later than that of its tasks
 _NOTICED = 2.0  # seconds within which the scheduler notices that a worker has died
 
 _MORE_MEMORY = (
@@ -129,7 +129,7 @@ class WorkerPool:
 
     def find_lost(self, workers: Iterable[WorkerHandle]) -> list[WorkerHandle]:
         """Return which of some workers are lost, after the scheduler had time to notice."""
-        time.sleep(_DELAY)
+        time.sleep(DELAY)
         return [worker for worker in workers if worker.is_lost]
 
     def lose(self, worker: WorkerHandle) -> None:
@@ -144,10 +144,7 @@ class WorkerPool:
         worker.future.release()
         self.n_losses += 1
         if self.n_losses > 3 + len(self.workers):
-            raise RuntimeError(
-                f"{self.n_losses} workers were lost, one after the other, at the same step of the "
-                f"fit: most likely they run out of memory. {_MORE_MEMORY}"
-            )
+            raise_too_many_lost(self.n_losses)
 
     def paused(self) -> set[str]:
         """Return the addresses of the workers that dask has paused; warn once of every pause.
@@ -209,7 +206,7 @@ class WorkerPool:
         answer = asyncio.ensure_future(self._execute(worker, request))
         deadline = time.monotonic() + self._options.call_timeout
         while not answer.done():
-            await asyncio.wait({answer}, timeout=_POLL)
+            await asyncio.wait({answer}, timeout=POLL)
             if not answer.done() and (worker.is_lost or time.monotonic() > deadline):
                 answer.cancel()
                 return None
@@ -274,7 +271,7 @@ class WorkerPool:
             ):
                 return False
             with contextlib.suppress(TimeoutError, CancelledError):
-                wait(futures, timeout=_POLL)
+                wait(futures, timeout=POLL)
                 continue
             paused = self.paused().intersection(worker.address for worker in workers)
             if not paused:
@@ -290,31 +287,36 @@ def gathered(client: Client, futures: Sequence[Future]) -> list[Any]:
 
     Raises RuntimeError, or MemoryError, if there is no worker to do them for too long.
     """
+    try:
+        wait_for(client, futures)
+        return list(client.gather(futures, direct=is_direct(client)))
+    finally:
+        release(futures)
+
+
+def wait_for(client: Client, futures: Sequence[Future]) -> None:
+    """Wait for tasks that any worker may do; raises if there is no worker for too long."""
     from distributed import wait
 
     options, working_at = Options.from_config(), time.monotonic()
-    try:
-        while True:
-            # Current in this thread, too: passes may be made by several.
-            with contextlib.suppress(TimeoutError), client.as_current():
-                wait(futures, timeout=_POLL)
-                break
-            now = time.monotonic()
-            if threads_of(client, options, running=True):
-                working_at = now
-            elif now > working_at + options.worker_timeout:
-                raise_without_workers(paused_of(client, options), options)
-        return list(client.gather(futures, direct=_is_direct(client)))
-    finally:
-        release(futures)
+    while True:
+        # Current in this thread, too: passes may be made by several.
+        with contextlib.suppress(TimeoutError), client.as_current():
+            wait(futures, timeout=POLL)
+            return
+        now = time.monotonic()
+        if threads_of(client, options, running=True):
+            working_at = now
+        elif now > working_at + options.worker_timeout:
+            raise_without_workers(paused_of(client, options), options)
 
 
 # Clients, and whether they reach workers without the scheduler.
 _REACHED: WeakKeyDictionary[Client, bool] = WeakKeyDictionary()
 
 
-def _is_direct(client: Client) -> bool:
-    """Whether results come from the workers themselves: by the scheduler they travel twice."""
+def is_direct(client: Client) -> bool:
+    """Whether a client reaches workers itself: by the scheduler, results travel twice."""
     if client not in _REACHED and (addresses := sorted(client.nthreads())):
         _REACHED[client] = is_reachable(client, addresses[0])
     return _REACHED.get(client, False)
@@ -363,6 +365,14 @@ def raise_without_workers(paused: Iterable[str], options: Options) -> NoReturn:
     raise RuntimeError(
         "no worker of the cluster is left to fit with; start some, or wait longer for them: "
         "dask.config.set({'gorelm.worker-timeout': '5 minutes'})"
+    )
+
+
+def raise_too_many_lost(n_losses: int) -> NoReturn:
+    """Raise because workers were lost again and again."""
+    raise RuntimeError(
+        f"{n_losses} workers were lost, one after the other, at the same step of the fit: most "
+        f"likely they run out of memory. {_MORE_MEMORY}"
     )
 
 

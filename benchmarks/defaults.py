@@ -43,7 +43,7 @@ from gorelm._features.scaling import Scaling
 from gorelm.backends import inputs as inputs_seam
 from gorelm.datasets import contaminate
 from gorelm.estimators._robust import cells, judge, members, screen, search, task
-from gorelm.estimators._robust.layers import Layer, Part, compare, guide_of
+from gorelm.estimators._robust.layers import Layer, Part, compare
 from gorelm.estimators._robust.search import LINEAR, SEARCH_LAYERS
 from gorelm.metrics import arrmse
 
@@ -110,11 +110,12 @@ def judged(X: Array, T: Array, s: int, layers: tuple[Layer, ...]) -> Task:
     part, found = Part(X, T, T, w, w > 0, None), {}
     for layer in layers:
         seed = s * (REDRAWS + 1)
-        best = compare(part, layer, layer.draw(NODES, seed, X, None), None)
+        best = compare(part, layer, layer.draw(NODES, seed, X, None), None, explain=True)
         for redraw in range(REDRAWS if best.hidden.subsets is not None else 0):
-            guide = guide_of(part, best)
+            guide = best.explained
             hidden = layer.draw(NODES, seed + 1 + redraw, X, guide)
-            best = min(best, compare(part, layer, hidden, guide), key=lambda t: t.score)
+            again = compare(part, layer, hidden, guide, explain=True)
+            best = min(best, again, key=lambda t: t.score)
         found[layer] = best.score, best.outputs(X_test)
     return found, T_test
 

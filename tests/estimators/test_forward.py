@@ -69,10 +69,11 @@ def test_a_layer_is_chosen_for_what_it_adds(task_of_rows):
     chosen = forward.choose_together(*task_of_rows)
     assert {layer.n_inputs for layer in chosen.layers} == {2, 3}
     assert max(chosen.scales) == 1.0
-    # Of all pairs and triples, the guides prefer those that act together.
-    for n_inputs, together in ((2, [0, 1]), (3, [2, 3, 4])):
+    # Of 15 pairs and 20 triples, the guides prefer those that act together.
+    for n_inputs, together, n_subsets in ((2, [0, 1], 15), (3, [2, 3, 4], 20)):
         guide = chosen.guides[n_inputs]
-        assert list(guide.subsets[np.argmax(guide.probabilities)]) == together
+        (at,) = np.flatnonzero((guide.subsets == together).all(axis=1))
+        assert guide.probabilities[at] > 2.0 / n_subsets
     joint = chosen.draw(50, 0, *task_of_rows[0].centres)
     assert [one.n_nodes for one in joint.parts] == [50] * len(chosen.layers)
 
@@ -85,3 +86,10 @@ def test_given_folds_part_the_rows(task_of_rows):
     assert (some.train % 3 != 0).all()
     assert (some.valid % 3 == 0).all()
     assert len(some.valid)
+
+
+def test_layers_of_every_kind_are_compared(task_of_rows):
+    _, searched, _, _ = task_of_rows
+    two, three = (next(trial for trial in searched if trial.layer.n_inputs == n) for n in (2, 3))
+    mixed = forward._mixed([two, two, two, three], 2)
+    assert [trial.layer.n_inputs for trial in mixed] == [2, 3]

@@ -179,3 +179,17 @@ def test_a_guide_finds_the_inputs_that_matter():
     grown = layer.grow(200, guide=guide)
     share = [(s == [2, 5]).all(axis=1).mean() for s in (layer.subsets, grown.subsets[200:])]
     assert share[1] > 5 * share[0]
+
+
+def test_shares_by_deviation():
+    guide = SubsetGuide([[0, 1], [2, 4]], [0.9, 0.1]).by_deviation()
+    np.testing.assert_allclose(guide.probabilities, [0.75, 0.25])
+
+
+def test_a_trusted_guide_is_followed_by_more_nodes():
+    guide = SubsetGuide([[0, 1]], [1.0])
+    U = np.random.default_rng(0).uniform(size=(4000, 2))
+    followed = [
+        (draw_subsets(U, 20, one) == [0, 1]).all(axis=1).mean() for one in (guide, guide.trusted())
+    ]
+    np.testing.assert_allclose(followed, [0.75, 0.9], atol=0.03)

@@ -8,7 +8,7 @@ those that explain most of a fitted model (`explained_by_subset`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from gorelm._typing import Array, Indices
 if TYPE_CHECKING:
     from gorelm._features.layer import HiddenLayer
 
-_FROM_GUIDE = 0.75  # share of the nodes; the others can find what no earlier node has seen
+_TRUSTED = 0.9  # share of the nodes of a last draw, which no other one follows
 _BLOCK_CELLS = 2**20  # of the contributions (rows, subsets, targets) held at a time
 
 
@@ -28,8 +28,9 @@ _BLOCK_CELLS = 2**20  # of the contributions (rows, subsets, targets) held at a 
 class SubsetGuide:
     """Subsets of the inputs, and how often new nodes should see each.
 
-    A node takes its subset from here with probability 0.75, and else any subset with equal
-    probability. A guide of no subsets says nothing: all subsets are equally probable.
+    A node takes its subset from here with probability `share`, and else any subset with equal
+    probability: such nodes can find what no earlier one has seen. A guide of no subsets says
+    nothing: all subsets are equally probable.
 
     Attributes
     ----------
@@ -37,10 +38,13 @@ class SubsetGuide:
         Increasing input indices.
     probabilities : ndarray of shape (n_subsets,)
         Non-negative, of sum 1.
+    share : float, default=0.75
+        Of the nodes that follow the guide.
     """
 
     subsets: Indices
     probabilities: Array
+    share: float = 0.75
 
     def __post_init__(self) -> None:
         S, p = np.asarray(self.subsets), np.asarray(self.probabilities, dtype=np.float64)
@@ -55,6 +59,21 @@ class SubsetGuide:
             raise ValueError("The probabilities of a guide must be non-negative, of sum 1.")
         object.__setattr__(self, "subsets", S.astype(np.intp))
         object.__setattr__(self, "probabilities", p)
+
+    def trusted(self) -> Self:
+        """Return the guide for a last draw: few of its nodes look for what no guide has seen."""
+        return replace(self, share=_TRUSTED)
+
+    def by_deviation(self) -> Self:
+        r"""Return the guide with probabilities in proportion to deviations instead of variances.
+
+        If n nodes leave :math:`v_S / n` of the variance of a part unexplained, then of all ways to
+        share nodes among the parts :math:`n_S \propto \sqrt{v_S}` leaves least. With few rows,
+        much of what is explained is noise, and the variances themselves are better: noise, spread
+        over many subsets, gets fewer nodes.
+        """
+        root = np.sqrt(self.probabilities)
+        return replace(self, probabilities=root / (root.sum() or 1.0))
 
     @classmethod
     def pooled(cls, guides: Sequence[SubsetGuide]) -> Self:
@@ -91,9 +110,9 @@ def draw_subsets(U: Array, n_features: int, guide: SubsetGuide | None = None) ->
     # The first uniform decides between the two, and what is left of it is a uniform again: a node
     # takes as many of them with a guide as without.
     first = U[:, 0]
-    guided = first < _FROM_GUIDE
+    guided = first < guide.share
     cdf = np.cumsum(guide.probabilities)
-    left = np.where(guided, first / _FROM_GUIDE, (first - _FROM_GUIDE) / (1 - _FROM_GUIDE))
+    left = np.where(guided, first / guide.share, (first - guide.share) / (1 - guide.share))
     at = np.searchsorted(cdf, left * cdf[-1], side="right")
     free = _any_subsets(np.column_stack([left, U[:, 1:]]), n_features)
     return np.where(guided[:, None], guide.subsets[at], free)

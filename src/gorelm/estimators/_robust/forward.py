@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain, zip_longest
 from typing import Self
 
 import numpy as np
@@ -78,6 +79,11 @@ class Chosen:
         ]
         return JointLayer(tuple(parts), self.scales)
 
+    def trusted(self) -> Self:
+        """Return the layers for the last draw."""
+        guides = {n_inputs: guide.trusted() for n_inputs, guide in self.guides.items()}
+        return replace(self, guides=guides)
+
     def start(self, joint: JointLayer, X: Array, weight: float) -> int:
         """Return where in the path the penalty is, for rows like X of this weight in all."""
         H = with_constant(joint, X)
@@ -104,10 +110,22 @@ def choose_together(
     shape = *part.rows.shape, part.T.shape[1]
     n_layers, n_nodes = layers_compared(task.effort, task.n_hidden, *shape)
     some = _SomeRows.of(task, part)
-    every = _as_searched(task, searched[:n_layers], of_search, n_nodes)
+    every = _as_searched(task, _mixed(searched, n_layers), of_search, n_nodes)
     every = _guided(task, some, every, n_nodes, of_round=0)
     chosen = _selected(task, some, every, n_nodes, of_round=1)
     return _guided(task, some, chosen, n_layers * n_nodes // len(chosen.layers), of_round=2)
+
+
+def _mixed(searched: Sequence[Trial], n_layers: int) -> list[Trial]:
+    """Return trials of which some see one input, some two and so on, the best of each kind.
+
+    By itself, a layer whose nodes see three inputs may do worse than all those with two.
+    """
+    kinds: dict[int | None, list[Trial]] = {}
+    for trial in searched:
+        kinds.setdefault(trial.layer.n_inputs, []).append(trial)
+    in_turn = chain.from_iterable(zip_longest(*kinds.values()))
+    return [trial for trial in in_turn if trial is not None][:n_layers]
 
 
 def _as_searched(task: RobustTask, tried: Sequence[Trial], of_search: Part, n_nodes: int) -> Chosen:
@@ -220,4 +238,5 @@ def _guides_of(task: RobustTask, coef: Array, joint: JointLayer) -> dict[int | N
             weights = scale * coef[columns][linked:]
             guide = explained_by_subset(layer, layer.transform(X)[:, linked:], weights, w)
             found.setdefault(layer.A.shape[1], []).append(guide)
-    return {n_inputs: SubsetGuide.pooled(guides) for n_inputs, guides in found.items()}
+    pooled = {n_inputs: SubsetGuide.pooled(guides) for n_inputs, guides in found.items()}
+    return {n_inputs: guide.by_deviation() for n_inputs, guide in pooled.items()}

@@ -33,7 +33,7 @@ from gorelm.estimators._robust.layers import (
     pooled_guides,
     rescored,
 )
-from gorelm.estimators._robust.plan import FORWARD_ROWS, JOINT_NODES
+from gorelm.estimators._robust.plan import FORWARD_NODES, FORWARD_ROWS, JOINT_NODES
 from gorelm.estimators._robust.search import Ensemble, Found, changed, ensemble, filling_of
 from gorelm.estimators._robust.task import RobustTask
 from gorelm.estimators.batch import RELMRegressor
@@ -138,7 +138,7 @@ def _grown(
     nodes = task.nodes_for(int(part.kept.sum()))
 
     def grown(trial: Trial) -> Trial:
-        guide = guides[trial.layer.n_inputs] if trial.guide is not None else None
+        guide = guides[trial.layer.n_inputs].trusted() if trial.guide is not None else None
         hidden = trial.layer.draw(nodes, task.seed, part.X, guide, part.w)
         return compare(part, trial.layer, hidden, guide)
 
@@ -185,6 +185,7 @@ def _grown_by_sums(
     joint_nodes = task.n_hidden or int(JOINT_NODES * n_nodes / len(layers))  # of each layer
     together = n_kept >= ROWS_PER_NODE * joint_nodes * len(layers)
     n_drawn = joint_nodes if together else n_nodes
+    guides = {n_inputs: guide.trusted() for n_inputs, guide in guides.items()}
     parts = [drawn(layer, n_drawn, *task.centres) for layer in layers]
     more = n_kept * n_drawn / (some.kept.sum() * nodes)
     starts = [lam_for_more(lam, more) for lam in lams]
@@ -201,10 +202,10 @@ def _fitted_together(
 ) -> Trial:
     """Choose layers by what they add to each other, and fit the nodes of all of them together."""
     chosen, (X, w) = choose_together(task, searched, of_search, part), task.centres
-    nodes = task.n_hidden or int(JOINT_NODES * task.nodes_for(int(part.kept.sum())))
+    nodes = task.n_hidden or int(FORWARD_NODES * task.nodes_for(int(part.kept.sum())))
     if task.n_hidden is None:
         nodes //= len(chosen.layers)
-    joint = chosen.draw(nodes, task.seed, X, w)
+    joint = chosen.trusted().draw(nodes, task.seed, X, w)
     start = chosen.start(joint, X[:SCALING_ROWS], float(part.w[part.kept].sum()))
     return FoldedFit(
         part,

@@ -22,8 +22,10 @@ from gorelm.estimators._robust.task import Effort, RobustTask
 
 JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
 FORWARD_ROWS = 30_000  # from which on the layers of a joint fit are chosen together
-FORWARD_SHARE, FORWARD_MOST = 0.2, 50_000  # of the rows, on which they are
+FORWARD_NODES = 1.0  # of a fit whose layers are, likewise
+FORWARD_SHARE, FORWARD_MOST = 0.2, 20_000  # of the rows, on which they are
 FORWARD_ROUNDS = 3  # of sums over these
+COMPARED = 1.3  # most outputs of all layers to choose from, in those of the members
 LAYER_NODES = 1 / 3  # of each then, in nodes with which layers are compared one by one
 MAYBE = 0.3  # chance of a step that is done again only if many rows change sides
 MOVED = 0.03  # share of the rows that the last fit is about
@@ -112,7 +114,8 @@ def outputs_of(
     effort: Effort, n_hidden: int | None, n_rows: int, n_inputs: int, n_targets: int
 ) -> int:
     """Return the hidden outputs of the members together, of a fit to many rows."""
-    shared = int(JOINT_NODES * effort.nodes_for(n_rows, n_inputs, n_targets))
+    times = FORWARD_NODES if n_rows >= FORWARD_ROWS else JOINT_NODES
+    shared = int(times * effort.nodes_for(n_rows, n_inputs, n_targets))
     nodes = shared if n_hidden is None else n_hidden * effort.n_members
     return nodes + effort.layers_together(n_hidden) * n_inputs + 1
 
@@ -122,11 +125,11 @@ def layers_compared(
 ) -> tuple[int, int]:
     """Return how many layers are compared in one regression, at most, and the nodes of each.
 
-    They have no more outputs in all than the members, but are at least two.
+    There are at least two.
     """
     nodes = min(int(effort.middle_nodes * LAYER_NODES), n_hidden or effort.most_nodes)
-    most = outputs_of(effort, n_hidden, n_rows, n_inputs, n_targets) // (nodes + n_inputs)
-    return max(most, 2), nodes
+    most = COMPARED * outputs_of(effort, n_hidden, n_rows, n_inputs, n_targets)
+    return max(int(most) // (nodes + n_inputs), 2), nodes
 
 
 def rows_compared(n_rows: int) -> int:

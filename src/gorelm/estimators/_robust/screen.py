@@ -79,10 +79,10 @@ def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
 def _predictions(task: RobustTask, T: Array, judging: Mask) -> tuple[Array, Mask, bool]:
     """Return predictions of every row by robust networks that did not see it.
 
-    They are those of a bounded loss, unless those of a trimmed one see two groups of errors more
-    clearly: where nearly half of the cells are off to the same side, a bounded pull moves the
-    predictions between both groups. (A trimmed loss uses half of the cells; where most are right,
-    it predicts worse.)
+    They are those of a bounded loss, unless only those of a trimmed one see two groups of errors:
+    where nearly half of the cells are off to the same side, a bounded pull moves the predictions
+    between both groups. Where the bounded loss sees two groups, it stays: the trimmed one uses half
+    of the cells only.
 
     Returned as well: the targets that the bounded loss predicts better than squares do, and whether
     the predictions are those of the trimmed loss.
@@ -90,17 +90,21 @@ def _predictions(task: RobustTask, T: Array, judging: Mask) -> tuple[Array, Mask
     model = _screen_model(task, T, ~judging)
     of_losses = model.by_folds(task, T, trimmed=True)
     heavy = _heavy(task, model, T[model.rows], of_losses[:, 0])
-    trimmed = judging.any() and _sees_more(task, model.rows, T, of_losses, judging)
+    trimmed = judging.any() and _only_trimmed_sees(task, model.rows, T, of_losses, judging)
     loss = np.where(judging & trimmed, 1, 0)
     return model.predictions(task, T, of_losses, loss), heavy, bool(trimmed)
 
 
-def _sees_more(task: RobustTask, rows: Indices, T: Array, of_losses: Array, judging: Mask) -> bool:
-    """Whether there are two groups, and the trimmed loss sees them more clearly."""
+def _only_trimmed_sees(
+    task: RobustTask, rows: Indices, T: Array, of_losses: Array, judging: Mask
+) -> bool:
+    """Whether the trimmed loss sees two groups, and the bounded one does not."""
     by = (task.usable & task.tested)[rows]
+    if not by.any():
+        return False
     w, errors = task.w[rows][by], of_losses[by] - T[rows][by][:, None]
     bounded, trimmed = (clarity(errors[:, k][:, judging], w) for k in (0, 1))
-    return trimmed >= max(bounded, TWO_GROUPS)
+    return bounded < TWO_GROUPS <= trimmed
 
 
 def clarity(errors: Array, w: Array) -> float:
@@ -109,11 +113,10 @@ def clarity(errors: Array, w: Array) -> float:
     return max(split_sizes(log_sizes(errors), w)[1], float(split_cells(errors, w, every)[1].mean()))
 
 
-def bounded_predictions(task: RobustTask, T: Array) -> Array:
+def bounded_predictions(task: RobustTask, T: Array, special: Mask) -> Array:
     """Return predictions of every row by a network with a bounded loss that did not see it."""
-    none = np.zeros(T.shape[1], dtype=bool)
-    model = _screen_model(task, T, none)
-    return model.predictions(task, T, model.by_folds(task, T), none.astype(int))
+    model = _screen_model(task, T, special)
+    return model.predictions(task, T, model.by_folds(task, T), np.zeros(T.shape[1], dtype=int))
 
 
 @dataclass(frozen=True)

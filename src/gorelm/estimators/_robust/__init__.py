@@ -4,12 +4,12 @@
 then filled in (`checking.py`, by `inputs.py`), and targets put on another scale (`skewed.py`). In
 each step a row is judged by models that were not fitted to its target:
 
-1. *Screen* (`screen.py`). A few networks with a bounded loss, fitted to folds. If their out-of-fold
-   errors, as the mean over the targets of log(1 + |error|), form two clear groups, the rows of the
-   upper group are set aside. If those of a target's cells in the other rows do, the cells of the
-   upper group become unknown (`cells.py`), as do single cells far beyond all others. Where no group
-   stands out and a bounded loss predicts clearly better than squares, the pull of all cells is
-   bounded.
+1. *Screen* (`screen.py`). A few networks with a bounded loss, fitted to folds; with a trimmed one,
+   if only that sees two groups. If their out-of-fold errors, as the mean over the targets of
+   log(1 + |error|), form two clear groups, the rows of the upper group are set aside. If those of a
+   target's cells in the other rows do, the cells of the upper group become unknown (`cells.py`), as
+   do single cells far beyond all others. Where no group stands out and a bounded loss predicts
+   clearly better than squares, the pull of all cells is bounded.
 2. *Search* (`search.py`). Ridge paths of many hidden layers with few nodes, on the rows that stay
    (of many rows, on a sample), compared by leave-one-out. Layers whose nodes see few inputs are
    drawn again where their nodes explained most, as long as the score improves. The best few layers

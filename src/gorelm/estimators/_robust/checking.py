@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
 from gorelm.backends.inputs import InMemory
+from gorelm.estimators._robust.cells import has_spread
 from gorelm.estimators._robust.inputs import TRIMMED, CellCheck, Filling, InputCheck, cutoff_of
-from gorelm.estimators._robust.judge import log_sizes
+from gorelm.estimators._robust.judge import FARTHEST_TARGET, log_sizes
 from gorelm.estimators._robust.owners import Given
-from gorelm.estimators._robust.screen import screen
+from gorelm.estimators._robust.screen import bounded_predictions
 from gorelm.estimators._robust.task import RobustTask
 
 QUANTILES = (0.9999, 0.99)  # cutoffs; of clean normal cells, 1 - quantile are beyond
@@ -72,12 +72,14 @@ def _log_errors(task: RobustTask) -> Array:
 
     Of targets of few values, which the screen does not judge by, nothing is said.
     """
-    by = task.usable & task.tested
-    spread = Scaling.fit("robust", task.T[by], task.w[by]).scale
+    by, scaled = task.usable & task.tested, task.robust_scaling.dense(task.T)
+    near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
+    judging = np.array([has_spread(column[task.usable]) for column in task.T.T])
     errors = []
     for draw in range(1 if task.many else DRAWS):
-        # With the few nodes that a user may ask for, chance would decide.
-        screened = screen(replace(task, n_hidden=None, seed=task.seed + draw))
-        off = ((screened.expected - task.T) / spread)[:, screened.judging]
+        # With the few nodes that a user may ask for, chance would decide. The loss is the same for
+        # all candidates, so that their errors can be compared.
+        few = replace(task, n_hidden=None, seed=task.seed + draw)
+        off = (bounded_predictions(few, near, ~judging) - scaled)[:, judging]
         errors.append(np.average(log_sizes(off[by]), weights=task.w[by]))
     return np.array(errors)

@@ -56,6 +56,7 @@ class Screened:
     judging: Mask  # targets by whose errors rows are judged
     special: Mask  # targets of few values, or with one value in their middle half
     expected: Array  # predictions in the units of y; none once the search has better ones
+    trimmed: bool = False  # whether they are those of a trimmed loss, instead of a bounded one
 
     @property
     def dirty(self) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gorelm._features.layer import HiddenLayer
 from gorelm._solver.ridge import RidgePath
 from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices, Mask
@@ -16,6 +17,7 @@ from gorelm.estimators._robust.cells import (
     TWO_GROUPS,
     has_few_values,
     has_spread,
+    split_cells,
     split_sizes,
 )
 from gorelm.estimators._robust.judge import FARTHEST_TARGET, Screened, judge, log_sizes
@@ -25,6 +27,7 @@ from gorelm.selection import Fold
 
 SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared norm of H
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
+TRIMMED_STEPS = 5  # in which the errors of the larger half have no pull
 CHOOSING_FOLDS = 2  # of them, by which a layer is chosen
 SCREEN_ROWS = 5000  # of more rows, a sample is screened by folds, and predicts the others
 HEAVIER = 8.0 ** np.arange(4)  # times the penalty, for squared errors
@@ -48,7 +51,7 @@ def screen(task: RobustTask) -> Screened:
     special = ~judging | np.array(few)
     scaled = scaling.dense(T)
     near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
-    predicted, heavy = _predictions(task, near, ~judging)
+    predicted, heavy, trimmed = _predictions(task, near, judging)
     del near  # of many rows, as large as all targets
     learnt = usable & task.tested & task.learning
     sizes = log_sizes((predicted[learnt] - scaled[learnt])[:, judging])
@@ -57,7 +60,7 @@ def screen(task: RobustTask) -> Screened:
     del predicted
     nothing = np.zeros(T.shape, dtype=bool)
     screened = Screened(
-        False, nothing[0], usable, nothing, heavy & ~special, T, judging, special, expected
+        False, nothing[0], usable, nothing, heavy & ~special, T, judging, special, expected, trimmed
     )
     if judging.any():
         explained = split_sizes(sizes, w[learnt])[1]
@@ -74,44 +77,100 @@ def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
     return replace(screened, kept=judged.kept, wrong=judged.wrong, T=judged.T)
 
 
-def _predictions(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Mask]:
-    """Return bounded predictions, and which targets they predict clearly better than squares do."""
-    predicted, rows, H, lam = _bounded(task, T, special)
-    return predicted, _heavy(task, rows, H, T[rows], predicted[rows], lam)
+def _predictions(task: RobustTask, T: Array, judging: Mask) -> tuple[Array, Mask, bool]:
+    """Return predictions of every row by robust networks that did not see it.
+
+    They are those of a bounded loss, unless only those of a trimmed one see two groups of errors:
+    where nearly half of the cells are off to the same side, a bounded pull moves the predictions
+    between both groups. Where the bounded loss sees two groups, it stays: the trimmed one uses half
+    of the cells only.
+
+    Returned as well: the targets that the bounded loss predicts better than squares do, and whether
+    the predictions are those of the trimmed loss.
+    """
+    model = _screen_model(task, T, ~judging)
+    of_losses = model.by_folds(task, T, trimmed=True)
+    heavy = _heavy(task, model, T[model.rows], of_losses[:, 0])
+    trimmed = judging.any() and _only_trimmed_sees(task, model.rows, T, of_losses, judging)
+    loss = np.where(judging & trimmed, 1, 0)
+    return model.predictions(task, T, of_losses, loss), heavy, bool(trimmed)
 
 
-def bounded_predictions(task: RobustTask, T: Array) -> Array:
+def _only_trimmed_sees(
+    task: RobustTask, rows: Indices, T: Array, of_losses: Array, judging: Mask
+) -> bool:
+    """Whether the trimmed loss sees two groups, and the bounded one does not."""
+    by = (task.usable & task.tested)[rows]
+    if not by.any():
+        return False
+    w, errors = task.w[rows][by], of_losses[by] - T[rows][by][:, None]
+    bounded, trimmed = (clarity(errors[:, k][:, judging], w) for k in (0, 1))
+    return bounded < TWO_GROUPS <= trimmed
+
+
+def clarity(errors: Array, w: Array) -> float:
+    """Return the share of variance that two groups explain, of rows or of cells."""
+    every = np.ones(errors.shape[1], dtype=bool)
+    return max(split_sizes(log_sizes(errors), w)[1], float(split_cells(errors, w, every)[1].mean()))
+
+
+def bounded_predictions(task: RobustTask, T: Array, special: Mask) -> Array:
     """Return predictions of every row by a network with a bounded loss that did not see it."""
-    return _bounded(task, T, np.zeros(T.shape[1], dtype=bool))[0]
+    model = _screen_model(task, T, special)
+    return model.predictions(task, T, model.by_folds(task, T), np.zeros(T.shape[1], dtype=int))
 
 
-def _bounded(task: RobustTask, T: Array, special: Mask) -> tuple[Array, Indices, Array, float]:
-    """Return these, the rows whose folds were fitted, their hidden outputs and the penalty."""
+@dataclass(frozen=True)
+class ScreenModel:
+    """A layer and a penalty."""
+
+    hidden: HiddenLayer
+    rows: Indices  # by whose folds all are screened
+    H: Array  # hidden outputs of these
+    lam: float
+    level: Array  # (m,)
+
+    def by_folds(self, task: RobustTask, T: Array, *, trimmed: bool = False) -> Array:
+        """Return predictions of the rows with folds: of the bounded loss, and of the trimmed."""
+        rows, lams, n_threads = self.rows, np.array([self.lam]), task.n_threads
+        return bounded_by_folds(
+            task, rows, self.H, T[rows], lams, self.level, trimmed=trimmed, n_threads=n_threads
+        )
+
+    def predictions(self, task: RobustTask, T: Array, of_losses: Array, loss: Indices) -> Array:
+        """Return predictions of every row, each target's by a loss: `by_folds`, or a fit to all."""
+        predicted: Array = np.empty(T.shape)
+        if len(self.rows) < len(T):
+            w, lams = task.w[self.rows], np.array([self.lam])
+            fit = bounded_fit(self.H, T[self.rows], w, lams, self.level)
+            coef = fit.coefs()[:, 0]
+            if loss.any():
+                coef = np.where(loss, fit.trimmed(T[self.rows], w, self.level).coefs()[:, 0], coef)
+            all_rows = [np.arange(len(T))]
+            (predicted,) = task.rows.outputs(self.hidden, all_rows, [coef], task.n_threads)
+        predicted[self.rows] = of_losses[:, loss, np.arange(T.shape[1])]
+        return predicted
+
+
+def _screen_model(task: RobustTask, T: Array, special: Mask) -> ScreenModel:
     nodes = min(SCREEN_NODES, task.n_hidden or SCREEN_NODES)
     layer, lam = _screen_layer(task, T, nodes, special)
-    level = levels_of(special)
     rows = task.sample(SCREEN_ROWS)
     X = task.rows.take(rows)
     hidden = layer.draw(nodes, task.seed, X, None, task.w[rows])
-    H = with_constant(hidden, X)
-    predicted: Array = np.empty(T.shape)
-    if len(rows) < len(T):
-        coef = bounded_fit(H, T[rows], task.w[rows], np.array([lam]), level).coefs()[:, 0]
-        every = np.arange(len(T))
-        (predicted,) = task.rows.outputs(hidden, [every], [coef], task.n_threads)
-    predicted[rows] = bounded_by_folds(
-        task, rows, H, T[rows], np.array([lam]), level, n_threads=task.n_threads
-    )[:, 0]
-    return predicted, rows, H, lam
+    return ScreenModel(hidden, rows, with_constant(hidden, X), lam, levels_of(special))
 
 
-def _heavy(task: RobustTask, rows: Indices, H: Array, T: Array, bounded: Array, lam: float) -> Mask:
+def _heavy(task: RobustTask, model: ScreenModel, T: Array, bounded: Array) -> Mask:
     """Return the targets that the bounded loss predicts better than the square.
 
     Squared errors get heavier penalties to choose from, too. Both are compared by the mean of
     errors that are cut off, so that no outlier decides.
     """
-    squared = bounded_by_folds(task, rows, H, T, lam * HEAVIER, None, n_threads=task.n_threads)
+    rows = model.rows
+    squared = bounded_by_folds(
+        task, rows, model.H, T, model.lam * HEAVIER, None, n_threads=task.n_threads
+    )
     errors = np.abs(np.concatenate([bounded[:, None], squared], axis=1) - T[:, None])
     w = np.where(task.usable[rows][:, None] & ~np.isnan(errors).any(axis=1), task.w[rows, None], 0)
     errors = np.nan_to_num(errors)
@@ -171,10 +230,13 @@ def bounded_by_folds(
     lams: Array,
     level: Array | None,
     n_folds: int | None = None,
+    *,
+    trimmed: bool = False,
     n_threads: int = 1,
 ) -> Array:
     """Return predictions of some rows, (n, P, m), by bounded fits without their fold.
 
+    If `trimmed`, those of trimmed fits follow: (n, 2 P, m).
     Only the first `n_folds` are predicted, the others are NaN. Without levels, the fits minimise
     squared errors.
     """
@@ -191,12 +253,16 @@ def bounded_by_folds(
             coefs = RidgePath(omega * H[train], lams).coefs(omega * T[train])
         else:
             levels = np.ones(T.shape[1]) if level is None else level
-            coefs = bounded_fit(H[train], T[train], w, lams, levels).coefs()
+            fit = bounded_fit(H[train], T[train], w, lams, levels)
+            coefs = fit.coefs()
+            if trimmed:
+                without = fit.trimmed(T[train], w, levels).coefs()
+                coefs = np.concatenate([coefs, without], axis=1)
         outputs = H[fold.test] @ coefs.reshape(len(coefs), -1)
         return np.asarray(outputs.reshape(-1, *coefs.shape[1:]))
 
     folds = _screen_folds(task, rows)[:n_folds]
-    predicted = np.full((len(H), len(lams), T.shape[1]), np.nan)
+    predicted = np.full((len(H), len(lams) * (1 + trimmed), T.shape[1]), np.nan)
     for fold, outputs in zip(folds, ordered_map(of_fold, folds, n_threads), strict=True):
         predicted[fold.test] = outputs
     return predicted
@@ -214,6 +280,14 @@ class BoundedFit:
         """Return the output weights (L, P, m)."""
         return self.path.coefs(self.pseudo)
 
+    def trimmed(self, T: Array, w: Array, level: Array) -> BoundedFit:
+        r"""Return regressions on which cells with large errors have no pull.
+
+        Least trimmed squares, started from this fit: the steps of `bounded_fit` with
+        :math:`t_{ij}^* = p_{ij}` where :math:`|t_{ij} - p_{ij}| > \delta_j`.
+        """
+        return _stepped(self, T, w, level, TRIMMED_STEPS, lambda e, d: np.where(abs(e) <= d, e, 0))
+
 
 def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> BoundedFit:
     r"""Fit output weights on which every cell has a bounded pull, at every penalty.
@@ -225,17 +299,31 @@ def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> Boun
     :math:`p_{ij}` being the leave-one-out prediction of the last regression and :math:`\delta_j`
     a quantile of the target's errors. All of them share one decomposition of H.
     """
-    omega, known = np.sqrt(w)[:, None], ~np.isnan(T)
+    omega = np.sqrt(w)[:, None]
     path = RidgePath(omega * H, lams)
-    T = np.nan_to_num(T)
-    predicted = path.left_out(omega * np.clip(T, -SCREEN_CLIP, SCREEN_CLIP)) / omega[:, None]
-    weights = np.where(known, w[:, None], 0.0)
-    for _ in range(SCREEN_STEPS):
+    pseudo = omega * np.clip(np.nan_to_num(T), -SCREEN_CLIP, SCREEN_CLIP)
+    start = BoundedFit(path.left_out(pseudo) / omega[:, None], path, pseudo)
+    return _stepped(start, T, w, level, SCREEN_STEPS, lambda e, d: np.clip(e, -d, d))
+
+
+def _stepped(
+    fit: BoundedFit,
+    T: Array,
+    w: Array,
+    level: Array,
+    n_steps: int,
+    pull: Callable[[Array, Array], Array],
+) -> BoundedFit:
+    """Return the fit after some steps; `pull` is what an error becomes, given the quantile."""
+    omega, known = np.sqrt(w)[:, None], ~np.isnan(T)
+    weights, T = np.where(known, w[:, None], 0.0), np.nan_to_num(T)
+    predicted, pseudo = fit.left_out, fit.pseudo
+    for _ in range(n_steps):
         errors = np.where(known[:, None], T[:, None] - predicted, 0.0)
         delta = quantiles_of_columns(np.abs(errors), weights, level)
-        pseudo = omega[:, None] * (predicted + np.clip(errors, -delta, delta))
-        predicted = path.left_out(pseudo) / omega[:, None]
-    return BoundedFit(predicted, path, pseudo)
+        pseudo = omega[:, None] * (predicted + pull(errors, delta))
+        predicted = fit.path.left_out(pseudo) / omega[:, None]
+    return BoundedFit(predicted, fit.path, pseudo)
 
 
 def quantiles_of_columns(values: Array, w: Array, level: Array) -> Array:

@@ -177,7 +177,7 @@ def _still_two(
 
 
 def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> tuple[bool, Mask]:
-    """Whether bounded fits of the best layers to all rows see two groups of rows, of cells, too.
+    """Whether fits like the screen's of the best layers to all rows see two groups, too.
 
     Rows of a region of the inputs that the screen's layers cannot follow form a group as well, and
     no model explains them once they are all set aside. Wrong rows do not explain each other.
@@ -194,7 +194,9 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
         H = with_constant(trial.hidden, X)
         # Wrong rows call for heavier penalties than those that the layer chose without them.
         lams = SCREEN_PATH[: 1 + np.count_nonzero(PATH[trial.lam] < SCREEN_PATH)]
-        predicted = bounded_by_folds(task, rows, H, T, lams, level, n_folds)
+        trimmed = screened.trimmed
+        predicted = bounded_by_folds(task, rows, H, T, lams, level, n_folds, trimmed=trimmed)
+        predicted = predicted[:, len(lams) * trimmed :]
         errors = predicted - T[:, None]
         tested = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
         total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)

@@ -110,7 +110,8 @@ def _trial(task: RobustTask, T: Array, kind: str) -> Scale:
     Z = transforms.apply(T)
     scaling = Scaling.fit("robust", Z, task.w)
     scaled = np.clip(scaling.dense(Z), -FARTHEST_TARGET, FARTHEST_TARGET)
-    draws = [bounded_predictions(replace(task, seed=SEED + k), scaled) for k in range(DRAWS)]
+    none = np.zeros(T.shape[1], dtype=bool)
+    draws = [bounded_predictions(replace(task, seed=SEED + k), scaled, none) for k in range(DRAWS)]
     predicted = np.median(draws, axis=0)
     errors = predicted - scaled
     growth = [growth_of(p, e, task.w) for p, e in zip(predicted.T, errors.T, strict=True)]

@@ -110,6 +110,18 @@ def test_one_slow_pass_does_not_change_what_is_expected_of_others():
         assert follower.left() == pytest.approx(left, rel=0.01)
 
 
+def test_a_pass_that_is_mostly_reading_tells_nothing_about_sums():
+    machine = Machine(0.0, 0.0, 0.0)
+    follower = Meter(lambda _: None, 0.0, lambda: machine.now)
+    for kind, rate in (("read", 1e-3), ("outputs", 0.0), ("sums", 1e-6)):
+        follower.measured(kind, rate)
+    follower.expect([Work("a", "sums", 10, 10), Work("a", "sums", N, 10)], N)
+    follower.begin("a")
+    with follower.doing("sums", 10, 10):
+        machine.now += 2e-3 * N  # reading took twice as long
+    assert follower.left() == pytest.approx(1e-3 * N + 1e-6 * N * 10**2, rel=0.01)
+
+
 def test_a_trial_knows_which_outputs_take_longer(monkeypatch):
     """In units of one activation; a joint layer has the average of its parts."""
     follower = Meter(lambda _: None)

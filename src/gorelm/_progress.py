@@ -6,7 +6,8 @@ The seconds of one are
 .. math:: N r + n (L w h + L^2 g) \quad\text{(sums)}, \qquad N r + n L w h \quad\text{(outputs)},
 
 for N rows, n of which are used, and L hidden outputs of weight w (a cosine takes several times as
-long as a tanh); other kinds take a constant time per row and column. Each constant starts as a
+long as a tanh); to compare layers on n rows takes a time in proportion to n L^2; other kinds take a
+constant time per row and column. Each constant starts as a
 guess and is then measured, by a trial before the work begins and by every pass. Work that may not
 be needed counts with its probability.
 """
@@ -27,13 +28,15 @@ GUESSES = {
     "read": 5e-7,
     "outputs": 8e-9,
     "sums": 3.5e-11,
+    "compare": 5e-11,
     "judge": 2.7e-7,
-    "rank": 1.5e-7,
+    "rank": 6e-7,
     "write": 8e-7,
 }
 RECENT = 3  # measurements of which a rate is the median: other work on a machine comes and goes
 # Share of a pass, or seconds, from which on it says how long the whole takes.
 SURE, SURE_SECONDS = 0.1, 5.0
+OWN = 0.2  # share of a pass that is the work of its kind, from which on it tells about this kind
 
 
 @dataclass(frozen=True)
@@ -156,11 +159,11 @@ class Meter:
         self._tell()
 
     def _learn(self, work: Work, seconds: float) -> None:
-        rest = seconds - (self._cost(work) - self._own(work))
-        if self._own(work) > 0:
+        own, cost = self._own(work), self._cost(work)
+        if own > 0 and (own >= OWN * cost or work.kind not in self._measured):
             # What is left of a small difference says nothing.
-            rate = self._rate(work.kind) * max(rest, 0.01 * seconds) / self._own(work)
-            self.measured(work.kind, rate)
+            rest = max(seconds - (cost - own), 0.01 * seconds)
+            self.measured(work.kind, self._rate(work.kind) * rest / own)
 
     def _rate(self, kind: str) -> float:
         """Return what was measured, or a guess in proportion to what was measured of others."""
@@ -171,7 +174,7 @@ class Meter:
 
     def _own(self, work: Work) -> float:
         """Return the seconds of what only this kind of work does."""
-        power = 2 if work.kind == "sums" else 1
+        power = 2 if work.kind in ("sums", "compare") else 1
         rows = self.n_rows if work.kind == "read" else work.rows
         weight = self._weight(work) if work.kind == "outputs" else 1.0
         return self._rate(work.kind) * rows * work.size**power * weight

@@ -14,6 +14,7 @@ from gorelm._progress import Status
 from gorelm.cli import large, main, showing
 from gorelm.estimators._robust.plan import LEAST_NODES, Memory
 from gorelm.estimators._robust.task import EFFORTS
+from support.owners import around_passes
 
 pandas = pytest.importorskip("pandas", reason="pandas is not installed")
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -228,21 +229,19 @@ def test_workers_of_a_scheduler_read_the_folder(folder, tmp_path, cluster, monke
 
 @pytest.mark.slow
 def test_a_scheduler_that_is_lost_leaves_the_old_model(folder, tmp_path, cluster, monkeypatch):
-    from gorelm.backends.dask import inputs
-
     model = tmp_path / "models" / "m.gorelm"
     model.parent.mkdir()
     asked = ["fit", folder, *FIT, *INPUTS, "--model", model, "--scheduler", cluster[1]]
     assert run(*asked).exit_code == 0
-    before, plain, calls = model.read_bytes(), inputs.results, []
+    before, calls = model.read_bytes(), []
 
-    def lost(client, tasks):
+    def lost(make_pass):
         calls.append(1)
         if len(calls) == 5:
             os.kill(cluster[0].pid, signal.SIGKILL)
-        return plain(client, tasks)
+        return make_pass()
 
-    monkeypatch.setattr(inputs, "results", lost)
+    around_passes(monkeypatch, lost)
     result = run(*asked)
     assert result.exit_code == 1
     assert f"The dask scheduler at {cluster[1]} was lost; nothing was written." in result.output

@@ -39,6 +39,10 @@ class ScaledRows(Protocol):
         """Return the inputs of some rows, in the order given."""
         ...
 
+    def sample(self, rows: Indices) -> ScaledRows:
+        """Return some rows by themselves, where sums of them are made fast."""
+        ...
+
     def sums(
         self,
         hidden: HiddenOutputs,
@@ -146,6 +150,14 @@ class ByBlocks(ABC):
             The blocks of one group are the work of one thread, in their order: so no digit of a
             sum depends on the number of threads.
         """
+
+    @abstractmethod
+    def take(self, rows: Indices | slice) -> Array:
+        """Return the inputs of some rows, in the order given."""
+
+    def sample(self, rows: Indices) -> ScaledRows:
+        """Return some rows by themselves, in memory."""
+        return InMemory(self.take(rows))
 
     def sums(
         self,

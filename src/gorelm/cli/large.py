@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _COPIES = 8
 _MOST_ROWS = 10
 _FOUND_ROWS = 100_000  # of findings that are made at a time
+_UNSORTED = 0.8  # share of the time of findings before they are sorted
 # What a model knows of its training rows, and what else findings read.
 _OF_ROWS = ("out_of_fold_", "outlier_scores_", "outlier_mask_", "cell_scores_", "cell_mask_")
 _OF_MODEL = (
@@ -420,8 +421,11 @@ class _Found:
         self._counts = {"row": 0, "cell": 0, "": 0}
         self._n_cells = self._n_certain = 0
         begin("findings")
+        follower = meter()
         with doing("rank", *y.shape):
             for start in range(0, len(y), _FOUND_ROWS):
+                if follower is not None:
+                    follower.tick(_UNSORTED * start / len(y))
                 rows = np.arange(start, min(start + _FOUND_ROWS, len(y)))
                 found = ranking(self._judge(rows), y.iloc[rows])
                 worst[rows] = found.worst

@@ -158,6 +158,10 @@ class DaskInputs:
         """Return the inputs of some rows, in the order given."""
         return self._last.of(rows, self._taken)
 
+    def sample(self, rows: Indices) -> ScaledRows:
+        """Return some rows by themselves, in the memory of this process."""
+        return InMemory(self.take(rows))
+
     def _taken(self, rows: Indices | slice) -> Array:
         chosen: Indices = np.arange(self.shape[0])[rows]
         taken = np.empty((len(chosen), self.shape[1]))

@@ -7,6 +7,7 @@ that a penalty chosen out of sample needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -89,6 +90,12 @@ class TorchInputs:
         """Return the inputs of some rows, in the order given, on the host."""
         chosen = rows if isinstance(rows, slice) else self._there(rows)
         return np.asarray(self._X[chosen].cpu().numpy())
+
+    def sample(self, rows: Indices) -> TorchInputs:
+        """Return some rows by themselves, on the device."""
+        some = copy(self)
+        some._X = self._X[self._there(rows)]
+        return some
 
     def sums(
         self,

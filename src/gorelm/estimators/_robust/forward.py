@@ -23,9 +23,10 @@ import numpy as np
 
 from gorelm._features.guide import SubsetGuide, explained_by_subset
 from gorelm._features.joint import JointLayer
+from gorelm._progress import doing
 from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices
-from gorelm.backends.inputs import with_constant
+from gorelm.backends.inputs import ScaledRows, with_constant
 from gorelm.estimators._robust.layers import PATH, Layer, Part, Trial, pooled_guides, sees_few
 from gorelm.estimators._robust.plan import layers_compared, rows_compared
 from gorelm.estimators._robust.task import RobustTask
@@ -43,6 +44,7 @@ class _SomeRows:
 
     part: Part
     train: Indices  # to sum over
+    rows: ScaledRows  # these
     valid: Indices  # to judge by
     X_valid: Array
 
@@ -58,8 +60,8 @@ class _SomeRows:
             tested, trained = (sample[np.isin(sample, of)] for of in (fold.test, fold.train))
             if len(tested) and len(trained):
                 valid, train = tested[:VALIDATION_ROWS], trained
-        valid = np.sort(valid)
-        return cls(part, np.sort(train), valid, part.rows.take(valid))
+        train, valid = np.sort(train), np.sort(valid)
+        return cls(part, train, part.rows.sample(train), valid, part.rows.take(valid))
 
 
 @dataclass(frozen=True)
@@ -190,12 +192,13 @@ class _JointFits:
     """Regressions on the outputs of some of the layers of a joint layer, by one sum over rows."""
 
     def __init__(self, task: RobustTask, some: _SomeRows, joint: JointLayer) -> None:
-        part, self._some, self._joint = some.part, some, joint
-        omega = np.sqrt(part.w)
+        self._some, self._joint = some, joint
+        omega, T = np.sqrt(some.part.w[some.train]), some.part.filled[some.train]
         # A group of rows is summed by one thread.
-        groups = np.array_split(some.train, SUMMED_APART)
-        sums = part.rows.sums(joint, groups, omega, part.filled, task.n_threads)
-        self._sums = sum(sums[1:], start=sums[0])
+        groups = np.array_split(np.arange(len(T)), SUMMED_APART)
+        with doing("compare", len(T), joint.n_outputs):
+            sums = some.rows.sums(joint, groups, omega, T, task.n_threads)
+            self._sums = sum(sums[1:], start=sums[0])
         self._H_valid = with_constant(joint, some.X_valid)
 
     @cached_property

@@ -91,8 +91,8 @@ def plan(
         ]
 
     n_layers, nodes = layers_compared(effort, n_hidden, n_rows, n_inputs, n_targets)
-    together = Work("refine", "sums", rows_compared(N), n_layers * (nodes + n_inputs))
-    compared = [*read("refine", 1 + FORWARD_ROUNDS), *[together] * FORWARD_ROUNDS]
+    together = Work("refine", "compare", rows_compared(N), n_layers * (nodes + n_inputs))
+    compared = [*read("refine", 2), *[together] * FORWARD_ROUNDS]
     return [
         Work("reading", "learn", N, n_inputs),
         *read("reading", 2),
@@ -248,6 +248,11 @@ class Measured:
     def _taken(self, rows: Indices | slice) -> Array:
         with self._meter.doing("read", 0.0, 1.0):
             return self._rows.take(rows)
+
+    def sample(self, rows: Indices) -> ScaledRows:
+        """Return some rows by themselves, whose sums are no passes."""
+        with self._meter.doing("read", 0.0, 1.0):
+            return self._rows.sample(rows)
 
     def sums(
         self,

@@ -30,8 +30,8 @@ GUESSES = {
     "sums": 3.5e-11,
     "compare": 5e-11,
     "judge": 2.7e-7,
-    "rank": 6e-7,
-    "write": 8e-7,
+    "rank": 1.2e-6,
+    "write": 1.7e-6,
 }
 RECENT = 3  # measurements of which a rate is the median: other work on a machine comes and goes
 # Share of a pass, or seconds, from which on it says how long the whole takes.

@@ -7,9 +7,10 @@ from gorelm import RobustELMRegressor
 from gorelm.datasets import make_multitarget
 from gorelm.estimators._robust import judge, layers
 from gorelm.estimators._robust.cells import (
+    CellRules,
+    JudgedCells,
     has_few_values,
     has_spread,
-    judge_cells,
     least_error_split,
     split_cells,
 )
@@ -22,13 +23,16 @@ def make(**params):
 
 def judged(errors, expected=None, w=None, special=None, groups=None):
     n, m = errors.shape
-    return judge_cells(
+    expected = np.zeros((n, m)) if expected is None else expected
+    rules = CellRules.learn(
         errors,
         np.ones(n) if w is None else w,
-        np.zeros((n, m)) if expected is None else expected,
+        expected,
         special=np.zeros(m, dtype=bool) if special is None else special,
         groups=groups,
     )
+    scores = rules.scores(errors, expected)
+    return JudgedCells(scores, rules.thresholds, scores > rules.thresholds, rules.explained, rules)
 
 
 # -- the judgement, from errors alone --------------------------------------------------------------

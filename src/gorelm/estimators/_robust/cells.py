@@ -63,38 +63,6 @@ class JudgedCells:
     rules: CellRules  # by which they were judged
 
 
-def judge_cells(
-    errors: Array,
-    w: Array,
-    expected: Array,
-    *,
-    special: Mask,
-    groups: Mask | None = None,
-    local: bool = True,
-) -> JudgedCells:
-    """Judge all cells by their errors.
-
-    Parameters
-    ----------
-    errors : array (n, m)
-        Target less prediction, in spreads of the target; NaN: unknown, or not tested.
-    w : array (n,)
-        Weights; rows of weight 0 are judged, but nothing is learnt from them.
-    expected : array (n, m)
-        Predictions, in the same units.
-    special : array of bool (m,)
-        Targets of few values, or with one value in their middle half.
-    groups : array of bool (m,), optional
-        Targets whose errors form two groups; by default those of which two groups explain at least
-        `TWO_GROUPS`.
-    local : bool, default=True
-        Whether the usual error may depend on the prediction.
-    """
-    rules = CellRules.learn(errors, w, expected, special=special, groups=groups, local=local)
-    scores = rules.scores(errors, expected)
-    return JudgedCells(scores, rules.thresholds, scores > rules.thresholds, rules.explained, rules)
-
-
 @dataclass(frozen=True)
 class CellRules:
     """Rules learnt from the errors of some rows: usual sizes, and thresholds.
@@ -121,7 +89,24 @@ class CellRules:
         groups: Mask | None = None,
         local: bool = True,
     ) -> CellRules:
-        """Learn from the rows that have a weight; see `judge_cells`."""
+        """Learn from the rows that have a weight.
+
+        Parameters
+        ----------
+        errors : array (n, m)
+            Target less prediction, in spreads of the target; NaN: unknown, or not tested.
+        w : array (n,)
+            Weights; rows of weight 0 are judged, but nothing is learnt from them.
+        expected : array (n, m)
+            Predictions, in the same units.
+        special : array of bool (m,)
+            Targets of few values, or with one value in their middle half.
+        groups : array of bool (m,), optional
+            Targets whose errors form two groups; by default those of which two groups explain at
+            least `TWO_GROUPS`.
+        local : bool, default=True
+            Whether the usual error may depend on the prediction.
+        """
         splits, explained = split_cells(errors, w, ~special)
         groups = explained >= TWO_GROUPS if groups is None else groups & ~special
         off = (np.log1p(np.abs(errors)) > splits) & groups

@@ -211,6 +211,8 @@ def main() -> None:
         parser.error("--before must name a checkout with src/gorelm")
     checkouts = {BEFORE: args.before.resolve(), NOW: Path(__file__).resolve().parents[1]}
     chosen = [name for name in CASES if not args.only or name.split(":")[0] in args.only]
+    if not chosen:
+        parser.error(f"--only names no case: {', '.join(args.only)}")
     print("| case | before, s | now, s | now / before |\n|---|---|---|---|", flush=True)
     ratios = []
     for name in chosen:

@@ -264,6 +264,17 @@ def test_workers_killed_at_five_random_moments(
     assert (here.predict(data.X) == there.predict(data.X)).all()
 
 
+def test_what_fails_on_a_worker_keeps_its_name(data, client_of_processes):
+    da = pytest.importorskip("dask.array", reason="dask is not installed")
+    from gorelm.backends.dask.inputs import Partitions
+
+    with client_of_processes.as_current():
+        rows = Partitions(da.from_array(data.X, name=False)).scaled(scaling_of(data.X))
+        hidden = HiddenLayer.draw(5, data.X.shape[1], random_state=0)
+        with pytest.raises(ValueError, match="matmul"):
+            rows.outputs(hidden, [np.arange(3)], [np.zeros((4, 1))])
+
+
 @pytest.mark.slow
 def test_work_that_ends_workers_is_named(data, client_of_processes):
     da = pytest.importorskip("dask.array", reason="dask is not installed")
@@ -274,7 +285,7 @@ def test_work_that_ends_workers_is_named(data, client_of_processes):
             return os._exit, (1,)
 
     with client_of_processes.as_current():
-        rows = Partitions(da.from_array(data.X)).scaled(scaling_of(data.X))
+        rows = Partitions(da.from_array(data.X, name=False)).scaled(scaling_of(data.X))
         hidden = Deadly.draw(5, data.X.shape[1], random_state=0)
         with pytest.raises(RuntimeError, match="workers were lost, one after the other"):
             rows.outputs(hidden, [np.arange(3)], [np.zeros((6, 1))])
@@ -320,7 +331,7 @@ def test_neighbouring_partitions_are_on_one_worker(data, client_of_processes):
         return [held[future.key][0] for future in distributed.futures_of(parts)]
 
     with client_of_processes.as_current():
-        X = da.from_array(data.X, chunks=(100, -1))
+        X = da.from_array(data.X, chunks=(100, -1), name=False)
         here = places(X)
         assert len(here) == 7
         assert [place for place, _ in groupby(here)] == sorted(client_of_processes.nthreads())
@@ -336,7 +347,8 @@ def test_no_digit_depends_on_who_adds_partitions(data, client_of_processes, monk
 
     rng, hidden = np.random.default_rng(0), HiddenLayer.draw(70, data.X.shape[1], random_state=0)
     omega, folds = np.sqrt(rng.uniform(size=N_ROWS)), np.array_split(rng.permutation(N_ROWS), 3)
-    X, two = da.from_array(data.X, chunks=(60, -1)), sorted(client_of_processes.nthreads())
+    X = da.from_array(data.X, chunks=(60, -1), name=False)
+    two = sorted(client_of_processes.nthreads())
     found = []
     with client_of_processes.as_current():
         for few_units in (0, 100):

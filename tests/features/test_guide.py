@@ -193,3 +193,9 @@ def test_a_trusted_guide_is_followed_by_more_nodes():
         (draw_subsets(U, 20, one) == [0, 1]).all(axis=1).mean() for one in (guide, guide.trusted())
     ]
     np.testing.assert_allclose(followed, [0.75, 0.9], atol=0.03)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_share_leaves_some_nodes(share):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        SubsetGuide([[0, 1]], [1.0], share)

@@ -20,7 +20,7 @@ from gorelm._typing import Array, Indices
 if TYPE_CHECKING:
     from gorelm._features.layer import HiddenLayer
 
-_TRUSTED = 0.9  # share of the nodes of a last draw, which no other one follows
+_TRUSTED = 0.9  # share of the nodes that follow the guide in the last draw of a layer
 _BLOCK_CELLS = 2**20  # of the contributions (rows, subsets, targets) held at a time
 
 
@@ -39,7 +39,7 @@ class SubsetGuide:
     probabilities : ndarray of shape (n_subsets,)
         Non-negative, of sum 1.
     share : float, default=0.75
-        Of the nodes that follow the guide.
+        Share of the nodes that follow the guide, between 0 and 1.
     """
 
     subsets: Indices
@@ -57,6 +57,8 @@ class SubsetGuide:
             raise ValueError("The input indices of a subset must increase, none negative.")
         if len(p) and not (np.all(p >= 0) and abs(p.sum() - 1) < 1e-9):
             raise ValueError("The probabilities of a guide must be non-negative, of sum 1.")
+        if not 0 < self.share < 1:
+            raise ValueError(f"The share of a guide must lie between 0 and 1, got {self.share}.")
         object.__setattr__(self, "subsets", S.astype(np.intp))
         object.__setattr__(self, "probabilities", p)
 

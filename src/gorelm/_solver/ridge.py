@@ -15,7 +15,7 @@ e is the target less the leave-one-out prediction. For many rows, `RidgeSums` ha
 groups of rows: the regression without one group is a difference of sums and a Cholesky factor.
 
 Decompositions and products are NumPy's, which release the lock of the interpreter (SciPy's do not):
-layers and folds are fitted in threads.
+layers and folds are fitted in threads. Only the short triangular solves are SciPy's.
 
 Penalties are in units of :math:`\|H\|_F^2`, so that one path fits every layer.
 """
@@ -136,8 +136,9 @@ class RidgeSums:
         return replace(self, G=self.G + other.G, C=self.C + other.C)
 
     def __iadd__(self, other: Self) -> Self:
-        np.add(self.G, other.G, out=self.G)
-        np.add(self.C, other.C, out=self.C)
+        G, C = self.G, self.C  # frozen, but for what is in the arrays
+        G += other.G
+        C += other.C
         return self
 
     def __sub__(self, other: Self) -> Self:
@@ -186,9 +187,9 @@ def ridge_coef(H: Array, T: Array, lams: Array) -> Array:
 
 def _solved(G: Array, shift: float, R: Array, trace: float) -> Array:
     """Return (G + shift I)^-1 R."""
-    shifted = G.copy()
+    factor = G.copy()
     # Below the rounding of the sums a matrix need not be definite.
-    shifted.flat[:: len(G) + 1] += max(shift, 1e-14 * trace)
-    factor = np.linalg.cholesky(shifted)
+    factor.flat[:: len(G) + 1] += max(shift, 1e-14 * trace)
+    factor = np.linalg.cholesky(factor)
     # The transpose has LAPACK's order of memory, so that it is not copied.
     return np.asarray(linalg.cho_solve((factor.T, False), R, check_finite=False))

@@ -1,8 +1,8 @@
 """Work by the workers that hold the results of tasks, where the results are.
 
-A task goes by the scheduler, as does all that it needs, and so do the questions when it is done and
-where its result is. The scheduler still makes the results of a lost worker again; only those are
-worked on again.
+Work that is sent as a task passes through the scheduler with all its arguments. Here the client
+asks the workers itself; only the question which worker holds a result goes to the scheduler. The
+scheduler still makes the results of a lost worker again, and only those are worked on again.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ async def _ask_all(client: Client, works: dict[str, Work]) -> dict[str, Any]:
 
 async def _ask(client: Client, address: str, works: dict[str, Work]) -> dict[str, Any]:
     """Return the answers of one worker: none of results that are gone, or if it is lost."""
+    from distributed.core import clean_exception
     from distributed.protocol.pickle import dumps
 
     call = client.rpc(address).run(function=dumps(_answers), args=dumps((works,)), kwargs=dumps({}))
@@ -73,7 +74,8 @@ async def _ask(client: Client, address: str, works: dict[str, Work]) -> dict[str
     finally:
         answer.cancel()
     if reply["status"] != "OK":
-        raise reply["exception"]
+        _, error, traceback = clean_exception(**reply)
+        raise error.with_traceback(traceback)
     answers: dict[str, Any] = reply["result"]
     return answers
 

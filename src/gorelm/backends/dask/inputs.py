@@ -1,9 +1,10 @@
 """Scaled inputs in the partitions of a dask collection, on the workers of a cluster.
 
-Neighbouring partitions are on the same worker where that is ours to say, and make up a unit there.
-Each call is one graph: a task for every unit, and sums of units that are added up to the last few.
-In which order partitions are added does not depend on the units, and so no digit does. The
-scheduler keeps the graph of every unit, so that those of a lost worker are made again.
+Neighbouring partitions are on the same worker where that is ours to say, and make up units there.
+Of at most FEW_UNITS units, each call asks the workers that hold them; of more, it is a graph of
+tasks: one for every unit, and sums of units that are added up to the last few. In which order
+partitions are added does not depend on the units, and so no digit does. The scheduler keeps the
+graph of every unit, so that those of a lost worker are made again.
 """
 
 from __future__ import annotations

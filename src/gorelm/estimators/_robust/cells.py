@@ -96,7 +96,7 @@ class CellRules:
         errors : array (n, m)
             Target less prediction, in spreads of the target; NaN: unknown, or not tested.
         w : array (n,)
-            Weights; rows of weight 0 are judged, but nothing is learnt from them.
+            Weights; nothing is learnt from rows of weight 0.
         expected : array (n, m)
             Predictions, in the same units.
         special : array of bool (m,)

@@ -197,8 +197,9 @@ class _JointFits:
         # A group of rows is summed by one thread.
         groups = np.array_split(np.arange(len(T)), SUMMED_APART)
         with doing("compare", len(T), joint.n_outputs):
-            sums = some.rows.sums(joint, groups, omega, T, task.n_threads)
-            self._sums = sum(sums[1:], start=sums[0])
+            self._sums, *others = some.rows.sums(joint, groups, omega, T, task.n_threads)
+            while others:  # each is given back once it is added
+                self._sums += others.pop(0)
         self._H_valid = with_constant(joint, some.X_valid)
 
     @cached_property

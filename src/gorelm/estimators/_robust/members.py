@@ -67,7 +67,7 @@ def refine(task: RobustTask, found: Found) -> Refined:
     filling, kept, wrong = filling_of(found.judged, screened), found.judged.kept, found.judged.wrong
     part, scaling = task.part(found.judged.T, filling, kept, every)
     searched, of_search = found.trials, found.part
-    if kept.sum() >= FORWARD_ROWS and task.many:
+    if len(kept) >= FORWARD_ROWS and task.many:
         del found, filling
         trials = [_fitted_together(task, searched, of_search, part)]
     elif task.many:

@@ -22,10 +22,10 @@ from gorelm.estimators._robust.task import Effort, RobustTask
 
 JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
 FORWARD_ROWS = 30_000  # from which on the layers of a joint fit are chosen together
-FORWARD_NODES = 1.0  # of a fit whose layers are, likewise
+FORWARD_NODES = 1.0  # of a joint fit whose layers are chosen together, in nodes of one member
 FORWARD_SHARE, FORWARD_MOST = 0.2, 20_000  # of the rows, on which they are
 FORWARD_ROUNDS = 3  # of sums over these
-COMPARED = 1.3  # most outputs of all layers to choose from, in those of the members
+COMPARED = 1.3  # outputs of all layers to choose from, at most, in outputs of the members
 LAYER_NODES = 1 / 3  # of each then, in nodes with which layers are compared one by one
 MAYBE = 0.3  # chance of a step that is done again only if many rows change sides
 MOVED = 0.03  # share of the rows that the last fit is about
@@ -141,10 +141,11 @@ def rows_compared(n_rows: int) -> int:
 class Memory:
     r"""Bytes of a fit in blocks to N rows of m targets, with L hidden outputs in all.
 
-    .. math:: 8 N (9 m + 4) + 8 (6 + 2 k) L^2 + 16 k \cdot 2048 L
+    .. math:: 8 N (9 m + 4) + 8 (6 + 4 \min(k, 4)) L^2 + 16 k \cdot 2048 L
 
     for k threads, beside the interpreter and its libraries: targets, predictions, scores and
-    numbers of rows; H'H of the folds, of all rows, and what each thread solves; blocks of H.
+    numbers of rows; H'H of the folds, of all rows, and what each thread solves, one fold at a time;
+    blocks of H.
     """
 
     effort: Effort
@@ -166,7 +167,7 @@ class Memory:
 
     @property
     def _quadratic(self) -> float:
-        return 8.0 * (6 + 2 * self.n_threads)
+        return 8.0 * (6 + 4 * min(self.n_threads, 4))
 
     @property
     def _linear(self) -> float:
@@ -175,7 +176,7 @@ class Memory:
     def _compared(self, n_hidden: int | None) -> float:
         """Return what the layers take that are compared on some rows."""
         if self.n_rows >= FORWARD_ROWS:
-            return 0.0  # no more than the members
+            return 0.0  # fewer matrices, and so no more than the members
         few = self.effort.middle_nodes if n_hidden is None else n_hidden
         return 8.0 * 6 * self.effort.n_middle * (few + self.n_inputs + 1) ** 2
 

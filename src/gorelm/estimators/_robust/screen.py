@@ -1,4 +1,4 @@
-"""Step 1 of a robust fit: the screen, by networks with a bounded loss fitted to folds."""
+"""Step 1 of a robust fit: the screen, by networks with a bounded or trimmed loss, by folds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gorelm.selection import Fold
 
 SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared norm of H
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
-TRIMMED_STEPS = 5  # in which the errors of the larger half have no pull
+TRIMMED_STEPS = 5  # in which the larger half of the errors has no pull
 CHOOSING_FOLDS = 2  # of them, by which a layer is chosen
 SCREEN_ROWS = 5000  # of more rows, a sample is screened by folds, and predicts the others
 HEAVIER = 8.0 ** np.arange(4)  # times the penalty, for squared errors
@@ -122,7 +122,7 @@ def bounded_predictions(task: RobustTask, T: Array, special: Mask) -> Array:
 
 @dataclass(frozen=True)
 class ScreenModel:
-    """A layer and a penalty."""
+    """The layer and the penalty of the screen, and the rows that it is fitted to."""
 
     hidden: HiddenLayer
     rows: Indices  # by whose folds all are screened

@@ -27,10 +27,14 @@ from scipy.special import ndtr, stdtr, stdtrit
 from gorelm._features.scaling import Scaling
 from gorelm._typing import Array, Mask
 from gorelm.diagnostics.outlier_scores import outlier_threshold, split_in_two
+from gorelm.estimators._robust.wrong_values import DoubtedCells
 
 # Share of the variance of log errors that two groups must explain to be two; a normal distribution
 # cut in two has 0.64.
 TWO_GROUPS = 0.75
+# By how much less they may explain if more than this share of the targets has two groups: a table
+# with wrong cells mostly has them in several targets.
+BESIDE_OTHERS, MOST_TARGETS = 0.05, 0.5
 OUTER_FENCE = 3.0  # Tukey's: which rows and cells are flagged
 FARTHEST_SCORE = 100.0  # larger ones count as this
 FEW_ERRORS = 4.0  # usual errors: beyond, a cell may be wrong whatever the target's spread
@@ -138,6 +142,15 @@ class CellRules:
         off = (np.log1p(np.abs(errors)) > self.splits) & self.groups
         return _scores(errors / self.usual(expected), off, self.others)
 
+    def doubted(self, errors: Array, expected: Array, scores: Array) -> DoubtedCells:
+        """Return the cells of targets whose errors form two groups."""
+        usual = self.usual(expected)
+        if self.others is not None:
+            usual = usual / self.others.lowered_by
+        off = np.log1p(np.abs(errors)) > self.splits
+        of = self.groups
+        return DoubtedCells((expected - errors)[:, of], scores[:, of], usual[:, of], off[:, of])
+
 
 def _scores(z: Array, off: Mask, others: OtherErrors | None) -> Array:
     return np.abs(z if others is None else others.taken_from(z, off))
@@ -160,6 +173,13 @@ def split_cells(errors: Array, w: Array, judging: Mask) -> tuple[Array, Array]:
     if judging.any():
         explained[judging] = (explained[judging] + explained[judging].mean()) / 2.0
     return thresholds, explained
+
+
+def two_groups(explained: Array, least: float = TWO_GROUPS) -> Mask:
+    """Return the targets whose errors form two groups, by the share of variance these explain."""
+    if np.mean(explained >= least) > MOST_TARGETS:
+        least -= BESIDE_OTHERS
+    return explained >= least
 
 
 def _threshold(scores: Array, w: Array, *, split: float, special: bool) -> float:
@@ -396,6 +416,11 @@ class OtherErrors:
             if 0 < after < CORRELATED * before:
                 found.ratio[j] = before / after
         return found
+
+    @property
+    def lowered_by(self) -> Array:
+        """Times by which the others lower the usual error of each target (m,)."""
+        return np.nan_to_num(self.ratio, nan=1.0)
 
     def _left(self, z: Array, useful: Array) -> Array:
         # An error that is large says nothing if it is that of a wrong cell, and much if all errors

@@ -20,6 +20,7 @@ from gorelm.estimators._robust.cells import (
     split_sizes,
 )
 from gorelm.estimators._robust.task import RobustTask
+from gorelm.estimators._robust.wrong_values import WrongValues
 
 # Few rows often form two groups by chance: the models of the search must explain, of n rows,
 # TWO_GROUPS + BY_CHANCE / n.
@@ -34,9 +35,10 @@ FAR_OF_DIRTY = 3.0
 # rows are at fault, not cells.
 TOGETHER = 0.6
 HEAVY = 1.5  # usual errors, beyond which the pull of a cell does not grow where tails are heavy
-# The same where wrong cells form a group, some of which are not far enough off to be left out: in
-# thresholds beyond which they are.
+# The same where wrong cells form a group, some of which are not far enough off to be left out, and
+# predictions are too poor to tell what wrong values look like: in thresholds beyond which they are.
 NEARLY_APART = 0.5
+LIKELY_WRONG = 0.5  # where wrong cells form a group: how likely those are wrong that are left out
 REGION_ROWS = 2000  # of more rows, nearest neighbours are searched in a sample
 BY_CHANCE_BESIDE = 0.005  # significance level of the test whether mistakes are neighbours
 JUDGED_ROWS = 65_536  # at a time
@@ -80,18 +82,28 @@ class Judged:
 
 
 def judge(
-    task: RobustTask, screened: Screened, expected: Array, *, with_scores: bool = True
+    task: RobustTask,
+    screened: Screened,
+    expected: Array,
+    *,
+    with_scores: bool = True,
+    by_values: bool = True,
 ) -> Judged:
     """Judge all rows by their errors, in spreads of the targets, and all cells.
+
+    Which cells are left out depends on their values, too, if asked for: predictions must be good
+    enough to tell what wrong values look like.
 
     Rules are learnt from `task.learning`, and applied to some rows at a time: of many rows, only
     what is returned is held for all of them; the scores of cells only if asked for.
     """
     with doing("judge", *expected.shape):
-        return _judge(task, screened, expected, with_scores)
+        return _judge(task, screened, expected, with_scores, by_values)
 
 
-def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: bool) -> Judged:
+def _judge(
+    task: RobustTask, screened: Screened, expected: Array, with_scores: bool, by_values: bool
+) -> Judged:
     w, judging, groups, spread = (
         task.w,
         screened.judging,
@@ -152,10 +164,17 @@ def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: b
         flagged &= sizes > threshold
         threshold = float(np.expm1(threshold))
         if screened.contaminated:
-            rules = rules_by(learnt & ~flagged[sample], groups)
+            learnt &= ~flagged[sample]
+            rules = rules_by(learnt, groups)
             mask &= flagged[:, None]
         else:
             mask[:] = False
+    weights = np.zeros(len(expected))
+    weights[sample] = np.where(learnt, w[sample], 0.0)
+    wrong_values = None
+    if by_values and groups.any():
+        of_seen = rules.doubted(seen, seen_at, rules.scores(seen, seen_at))
+        wrong_values = WrongValues.learn(of_seen, weights[sample])
     cell_scores, to_fit = np.empty(expected.shape if with_scores else (0, 0)), task.T
     heavy = (groups | screened.heavy) & (not screened.contaminated)
     wrong, clearer = np.zeros(expected.shape, dtype=bool), task.transformed | screened.contaminated
@@ -168,13 +187,19 @@ def _judge(task: RobustTask, screened: Screened, expected: Array, with_scores: b
         # A right cell that is hard to predict teaches more than a wrong one that is near its
         # prediction spoils: only what is clearly apart is left out.
         far = np.abs(errors) > np.where(clearer, FAR_OF_DIRTY, FAR)
-        wrong[rows] = (scores > rules.apart) & (groups | far) & task.doubted[rows, None]
+        off = (scores > rules.apart) & (groups | far)
+        if wrong_values is not None:
+            doubt = wrong_values.doubt(rules.doubted(errors, at, scores), weights[rows])
+            off[:, groups] = doubt > LIKELY_WRONG
+        wrong[rows] = off & task.doubted[rows, None]
         if one_target:
             sizes[rows] = np.abs(errors[:, 0])
         if heavy.any():
             most = np.where(groups, np.maximum(NEARLY_APART * rules.apart, HEAVY), HEAVY)
             most = most * rules.usual(at)
             excess = errors - np.clip(errors, -most, most)
+            if wrong_values is not None:
+                excess[:, groups] = doubt * errors[:, groups]
             moved = heavy & (by & task.doubted)[rows, None] & ~np.isnan(excess)
             to_fit = task.T.copy() if to_fit is task.T else to_fit
             with np.errstate(over="ignore"):

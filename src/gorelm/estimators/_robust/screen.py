@@ -19,6 +19,7 @@ from gorelm.estimators._robust.cells import (
     has_spread,
     split_cells,
     split_sizes,
+    two_groups,
 )
 from gorelm.estimators._robust.judge import FARTHEST_TARGET, Screened, judge, log_sizes
 from gorelm.estimators._robust.layers import MANY_TARGETS, Layer
@@ -66,14 +67,14 @@ def screen(task: RobustTask) -> Screened:
         explained = split_sizes(sizes, w[learnt])[1]
         screened = replace(screened, contaminated=explained >= TWO_GROUPS)
     if T.shape[1] > 1:  # groups of cells in rows that are right
-        cells = judge(task, screened, expected, with_scores=False).cells
-        screened = replace(screened, groups=cells.explained >= TWO_GROUPS)
+        cells = judge(task, screened, expected, with_scores=False, by_values=False).cells
+        screened = replace(screened, groups=two_groups(cells.explained))
     return judged_by_screen(task, screened)
 
 
 def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
     """Return the screen without the rows and cells that are wrong by its predictions."""
-    judged = judge(task, screened, screened.expected, with_scores=False)
+    judged = judge(task, screened, screened.expected, with_scores=False, by_values=False)
     return replace(screened, kept=judged.kept, wrong=judged.wrong, T=judged.T)
 
 

@@ -12,7 +12,13 @@ from gorelm._features.scaling import Scaling
 from gorelm._progress import foresee, settle
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import with_constant
-from gorelm.estimators._robust.cells import TWO_GROUPS, split_cells, split_sizes
+from gorelm.estimators._robust.cells import (
+    MOST_TARGETS,
+    TWO_GROUPS,
+    split_cells,
+    split_sizes,
+    two_groups,
+)
 from gorelm.estimators._robust.judge import (
     FARTHEST_TARGET,
     Judged,
@@ -45,6 +51,7 @@ MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 # Far errors of the screen, in its median errors; times these, what better models lower them to.
 FAR_ERRORS, REDUCIBLE = 3.0, 0.85
+AGAIN = 3  # searches of tables with wrong cells, each of which fills them in better
 CONFIRMING = 3  # layers that must see two groups
 # Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
 LIKELY = (0.05, 0.5)
@@ -92,7 +99,8 @@ class Found:
 def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found:
     """Compare the layers on what stays and judge all rows and cells; again if many changed sides.
 
-    Unless `sure`, the groups that the screen saw must be seen by better models, too.
+    Unless `sure`, the groups that the screen saw must be seen by better models, too; if it saw them
+    in most targets, these models may see them in others.
     """
     rows = task.sample(task.effort.search_rows)
     part, scaling = task.part(screened.T, screened.expected, screened.kept, rows)
@@ -101,11 +109,11 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
     if screened.dirty and not sure:
         contaminated, groups = _still_two(task, screened, judged, trials)
         if contaminated is not screened.contaminated or (groups != screened.groups).any():
-            # Better models explain what the screen set aside. (Never the other way round: the
-            # errors of good models have long tails, and rows set aside for them seem wrong ever
+            # Better models explain what the screen set aside. (Rarely the other way round: the
+            # errors of good models have long tails, and what is set aside for them seems wrong ever
             # after.)
-            fewer = replace(screened, contaminated=contaminated, groups=groups)
-            return search(task, judged_by_screen(task, fewer), sure=True)
+            found = replace(screened, contaminated=contaminated, groups=groups)
+            return search(task, judged_by_screen(task, found), sure=True)
     heavy = screened.heavy & ~_reducible(task, screened.expected, judged.expected)
     if not screened.dirty and (heavy != screened.heavy).any():
         screened = replace(screened, heavy=heavy)
@@ -114,26 +122,35 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
     settle("search", float(many))
     settle("refine", LIKELY[many] if screened.dirty else 0.0)
     foresee("refine", "sums", float(judged.kept.sum()))
-    if many:
-        before = scaling
+    rounds = AGAIN if screened.groups.any() else 1
+    while many and rounds:
+        rounds -= 1
+        before, seen = scaling, judged
         part, scaling = task.part(judged.T, filling_of(judged, screened), judged.kept, rows)
-        best = trials[: 2 * task.effort.n_members]
-        again = task.each(
-            lambda t: compare(part, t.layer, t.hidden, t.guide, explain=True),
-            best,
-            "searching again",
-        )
-        others = [
-            rescored(trial, part, scaling.dense(before.undo(trial.predicted)))
-            for trial in trials[len(again) :]
-        ]
-        trials = sorted([*again, *others], key=lambda trial: trial.score)
+        trials = _compared_again(task, part, trials, before, scaling)
         judged = _judge_by(task, screened, scaling, trials, rows)
+        many = changed(judged, seen.kept, seen.wrong)
     if not np.isnan(judged.expected).any():
         # What a better model has replaced is given back: of many rows it is large.
         nothing = np.empty((0, task.T.shape[1]))
         screened = replace(screened, T=task.T, expected=nothing)
     return Found(screened, trials, part, scaling, judged)
+
+
+def _compared_again(
+    task: RobustTask, part: Part, trials: list[Trial], before: Scaling, scaling: Scaling
+) -> list[Trial]:
+    """Return the trials on other rows and cells, best first; only the best are fitted to them."""
+    again = task.each(
+        lambda t: compare(part, t.layer, t.hidden, t.guide, explain=True),
+        trials[: 2 * task.effort.n_members],
+        "searching again",
+    )
+    others = [
+        rescored(trial, part, scaling.dense(before.undo(trial.predicted)))
+        for trial in trials[len(again) :]
+    ]
+    return sorted([*again, *others], key=lambda trial: trial.score)
 
 
 def _reducible(task: RobustTask, before: Array, after: Array) -> Mask:
@@ -166,7 +183,9 @@ def _still_two(
     """Return whether the errors of rows, and of each target's cells, are still two groups."""
     least = least_explained(task, int(screened.judging.sum()))
     contaminated = screened.contaminated and judged.two_groups
-    groups = screened.groups & (judged.cells.explained >= least)
+    groups = two_groups(judged.cells.explained, least)
+    if screened.groups.mean() <= MOST_TARGETS:  # else others may have such cells, too
+        groups &= screened.groups
     if contaminated or groups.any():
         of_rows, of_cells = confirmed(task, screened, trials)
         contaminated, groups = contaminated and of_rows, groups & of_cells
@@ -207,7 +226,7 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
 
     of_rows, *of_each = np.min(task.each(explained, trials[:CONFIRMING], "confirming"), axis=0)
     of_cells = np.zeros(len(judging), dtype=bool)
-    of_cells[judging] = np.array(of_each) >= TWO_GROUPS
+    of_cells[judging] = two_groups(np.array(of_each))
     return bool(of_rows >= TWO_GROUPS), of_cells
 
 

@@ -1,0 +1,146 @@
+r"""How likely a cell is wrong, given its error, its value, and what wrong values look like.
+
+The cells of a target are a mixture. With probability :math:`1 - \pi_j` a cell is right, and its
+error :math:`e_{ij}` has Student's density :math:`f`, with two degrees of freedom and the scale
+:math:`s_{ij}` that is usual there; with probability :math:`\pi_j` it is wrong, and its *value*
+:math:`t_{ij}` has a density :math:`g_j`. The probability that it is wrong is then
+
+.. math:: r_{ij} = \frac{\pi_j\, g_j(t_{ij})}
+    {\pi_j\, g_j(t_{ij}) + (1 - \pi_j)\, f(e_{ij} / s_{ij}) / s_{ij}}.
+
+:math:`g_j` is a kernel density of the target's values with the weights :math:`r_{ij}`: a value
+where most are wrong needs a smaller error to be doubted than one among right values. Expectation
+maximisation finds both. Half of a density, and of a share :math:`\pi_j`, is the target's own, half
+that of all targets, since few wrong values of one target tell little. Values and errors are in
+spreads of their target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.ndimage import gaussian_filter1d
+from scipy.special import ndtri, stdtrit
+
+from gorelm._features.scaling import weighted_quantiles
+from gorelm._typing import Array, Indices, Mask
+
+FARTHEST_VALUE = 8.0  # spreads from the median; values farther off count as this
+BIN = 0.05  # spreads: width of the bins that densities are computed on
+BANDWIDTH = 0.65  # spreads, of the density of one value; it shrinks with the fifth root of more
+POOLED = 0.5  # weight of all targets in the density of wrong values
+OF_ALL = 0.03  # weight of all values, right ones included: not all wrong ones are known
+LEAST_WRONG, MOST_WRONG = 1e-3, 0.5  # share of the cells
+STEPS, STEADY = 15, 1e-3  # at most; largest change of a probability at which they end
+USUAL_MEDIAN = float(ndtri(0.75))  # of scores, which have the unit of a normal distribution
+STUDENT_MEDIAN = float(stdtrit(2, 0.75))  # of absolute errors with density `_student`
+
+
+@dataclass(frozen=True)
+class DoubtedCells:
+    """Cells (n, m) of targets some of whose cells are wrong."""
+
+    values: Array  # NaN: unknown
+    scores: Array  # absolute errors, in usual ones; NaN: unknown, or not tested
+    usual: Array  # error
+    off: Mask  # by a first guess
+
+
+@dataclass(frozen=True)
+class WrongValues:
+    """What the wrong values of targets look like, and how many there are."""
+
+    centre: Array  # (m,)
+    scale: Array  # (m,): of the errors of right cells, in usual ones
+    share: Array  # (m,): of wrong cells
+    density: Array  # (m, bins): of the values of wrong cells
+    kernel: Array  # (m,): what one wrong cell of weight 1 adds to the density at its own value
+
+    @classmethod
+    def learn(cls, cells: DoubtedCells, w: Array) -> WrongValues:
+        """Learn from the cells of rows that have a weight."""
+        known = ~np.isnan(cells.scores) & (w > 0)[:, None]
+        doubt = (cells.off & known).astype(float)
+        found = cls._given(doubt, cells, np.where(known, w[:, None], 0.0))
+        for _ in range(STEPS):
+            before, doubt = doubt, np.where(known, found.doubt(cells, w), 0.0)
+            found = cls._given(doubt, cells, np.where(known, w[:, None], 0.0))
+            if np.abs(doubt - before).max(initial=0.0) < STEADY:
+                break
+        return found
+
+    @classmethod
+    def _given(cls, doubt: Array, cells: DoubtedCells, weights: Array) -> WrongValues:
+        """Return it, given how likely each cell is wrong."""
+        centre = _medians(cells.values, weights)
+        bins = _bins(cells.values - centre)
+        wrong, every = _counts(bins, weights * doubt), _counts(bins, weights)
+        own, of_own = _smooth(wrong)
+        pooled, of_pooled = _smooth(wrong.sum(axis=0, keepdims=True))
+        shares = wrong.sum(axis=1) / np.maximum(every.sum(axis=1), 1e-300)
+        return cls(
+            centre,
+            np.maximum(_medians(cells.scores, weights * (1.0 - doubt)) / USUAL_MEDIAN, 1e-12),
+            np.clip((shares + shares.mean()) / 2.0, LEAST_WRONG, MOST_WRONG),
+            (1.0 - OF_ALL) * _mix(own, pooled) + OF_ALL * _smooth(every)[0],
+            (1.0 - OF_ALL) * _mix(of_own, of_pooled),
+        )
+
+    def doubt(self, cells: DoubtedCells, w: Array) -> Array:
+        """Return how likely each cell (n, m) is wrong; NaN where its score is.
+
+        `w` are the weights with which cells of the rows were learnt from, as so many repeats: what
+        one of them adds to the density of wrong values is taken away, else its error would count
+        twice.
+        """
+        unit = USUAL_MEDIAN / STUDENT_MEDIAN * self.scale
+        right = _student(cells.scores / unit) / (unit * cells.usual)
+        bins = _bins(cells.values - self.centre)
+        wrong = np.take_along_axis(self.density, bins.T, axis=1).T
+        itself = np.minimum(w, 1.0)[:, None] * self._posterior(wrong, right) * self.kernel
+        return self._posterior(np.maximum(wrong - itself, 0.0), right)
+
+    def _posterior(self, wrong: Array, right: Array) -> Array:
+        wrong, right = self.share * wrong, (1.0 - self.share) * right
+        return np.asarray(wrong / (wrong + right + 1e-300))
+
+
+def _student(x: Array) -> Array:
+    """Density of Student's distribution with two degrees of freedom."""
+    return np.asarray((2.0 + x**2) ** -1.5)
+
+
+def _mix(own: Array, pooled: Array) -> Array:
+    return (1.0 - POOLED) * own + POOLED * pooled
+
+
+def _counts(bins: Indices, weights: Array) -> Array:
+    """Return the weight of the cells in each bin, (m, bins)."""
+    n_bins = 1 + int(_bins(np.inf))
+    columns = zip(bins.T, weights.T, strict=True)
+    return np.array([np.bincount(b, weights=w, minlength=n_bins) for b, w in columns])
+
+
+def _smooth(counts: Array) -> tuple[Array, Array]:
+    """Return kernel densities of values counted in bins, and the height of one kernel."""
+    totals = np.maximum(counts.sum(axis=1), 1.0)
+    widths = BANDWIDTH * totals**-0.2
+    smoothed = [
+        gaussian_filter1d(row, width / BIN, mode="constant")
+        for row, width in zip(counts, widths, strict=True)
+    ]
+    heights = 1.0 / (totals * widths * np.sqrt(2.0 * np.pi))
+    return np.array(smoothed) / (totals * BIN)[:, None], heights
+
+
+def _medians(values: Array, weights: Array) -> Array:
+    columns = zip(values.T, weights.T, strict=True)
+    return np.array(
+        [weighted_quantiles(v[w > 0], 0.5, w[w > 0]) if w.any() else 0.0 for v, w in columns]
+    )
+
+
+def _bins(values: Array | float) -> Indices:
+    near = np.clip(np.nan_to_num(values), -FARTHEST_VALUE, FARTHEST_VALUE)
+    return np.asarray(np.rint((near + FARTHEST_VALUE) / BIN)).astype(int)

@@ -1,0 +1,107 @@
+"""How likely cells are wrong, by a mixture of errors and values."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from scipy.stats import t as student
+
+from gorelm.estimators._robust import wrong_values
+from gorelm.estimators._robust.cells import BESIDE_OTHERS, TWO_GROUPS, two_groups
+from gorelm.estimators._robust.wrong_values import DoubtedCells, WrongValues
+
+
+def mixture(n, shares, *, noise=0.3, seed=0):
+    """Draw targets: right ones near their predictions, wrong ones around 3 wherever these are."""
+    rng = np.random.default_rng(seed)
+    expected = rng.standard_normal((n, len(shares)))
+    wrong = rng.uniform(size=expected.shape) < shares
+    values = expected + noise * rng.standard_normal(expected.shape)
+    values[wrong] = 3.0 + 0.5 * rng.standard_normal(wrong.sum())
+    return cells(values, expected, noise), wrong
+
+
+def cells(values, expected, usual):
+    scores = np.abs(values - expected) / usual
+    return DoubtedCells(values, scores, np.full(values.shape, usual), scores > 5.0)
+
+
+def test_posterior_is_that_of_the_mixture():
+    seen, _ = mixture(300, [0.3])
+    found = WrongValues.learn(seen, np.ones(300))
+    new, _ = mixture(50, [0.3], seed=1)
+    got = found.doubt(new, np.zeros(50))[:, 0]
+
+    # The same by the sum of normal densities around the values that are likely wrong.
+    doubt = found.doubt(seen, np.ones(300))[:, 0]
+    values, at = seen.values[:, 0], new.values[:, 0]
+    width = wrong_values.BANDWIDTH * doubt.sum() ** -0.2
+    density = norm.pdf(at[:, None], values, width) @ doubt / doubt.sum()
+    width = wrong_values.BANDWIDTH * len(values) ** -0.2
+    every = norm.pdf(at[:, None], values, width).mean(axis=1)
+    share = doubt.mean()
+    wrong = share * ((1 - wrong_values.OF_ALL) * density + wrong_values.OF_ALL * every)
+    scale = 0.3 * found.scale[0] * norm.ppf(0.75) / student(2).ppf(0.75)
+    right = (1 - share) * student.pdf(0.3 * new.scores[:, 0], 2, scale=scale)
+    np.testing.assert_allclose(got, wrong / (wrong + right), atol=0.02)
+
+
+def test_finds_the_share_and_the_scale():
+    seen, wrong = mixture(4000, [0.15, 0.3])
+    found = WrongValues.learn(seen, np.ones(4000))
+    np.testing.assert_allclose(found.scale, 1.0, rtol=0.1)
+    own = wrong.mean(axis=0)
+    np.testing.assert_allclose(found.share, (own + own.mean()) / 2, atol=0.02)
+    doubt = found.doubt(seen, np.ones(4000))
+    assert np.mean((doubt > 0.5) == wrong) > 0.98
+
+
+def test_a_value_among_wrong_ones_is_doubted_at_a_smaller_error():
+    seen, _ = mixture(2000, [0.3])
+    found = WrongValues.learn(seen, np.ones(2000))
+    values = np.array([[3.0], [0.0]])
+    among_wrong, among_right = found.doubt(cells(values, values - 1.0, 0.3), np.zeros(2))[:, 0]
+    assert among_wrong > 0.5 > among_right
+
+
+def test_weights_are_repeats():
+    seen, _ = mixture(80, [0.2, 0.3])
+    w = np.random.default_rng(2).integers(0, 4, size=80)
+    parts = (seen.values, seen.scores, seen.usual, seen.off)
+    repeated = DoubtedCells(*(np.repeat(part, w, axis=0) for part in parts))
+    one = WrongValues.learn(repeated, np.ones(w.sum()))
+    many = WrongValues.learn(seen, w.astype(float))
+    for name in ("centre", "scale", "share", "density", "kernel"):
+        np.testing.assert_allclose(getattr(many, name), getattr(one, name), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(many.doubt(seen, w), one.doubt(seen, np.minimum(w, 1)), atol=1e-9)
+
+
+def test_a_cell_does_not_vouch_against_itself():
+    """A lonely value says nothing of where wrong values are, but that there is one."""
+    seen, _ = mixture(200, [0.2])
+    values, expected = seen.values.copy(), seen.values - 0.3 * seen.scores
+    values[0], expected[0] = -6.0, -5.0
+    seen = cells(values, expected, 0.3)
+    found = WrongValues.learn(seen, np.ones(200))
+    itself, other = (found.doubt(seen, w)[0, 0] for w in (np.ones(200), np.zeros(200)))
+    assert itself < other
+
+
+@pytest.mark.parametrize("unknown", [0.3, 1.0])
+def test_unknown_cells(unknown):
+    seen, _ = mixture(100, [0.2, 0.2])
+    rows = np.arange(100) < 100 * unknown
+    for part in (seen.values, seen.scores):
+        part[rows, 0] = np.nan
+    found = WrongValues.learn(seen, np.ones(100))
+    for part in (found.centre, found.scale, found.share, found.density, found.kernel):
+        assert np.isfinite(part).all()
+    doubt = found.doubt(seen, np.ones(100))
+    np.testing.assert_array_equal(np.isnan(doubt[:, 0]), rows)
+    assert np.isfinite(doubt[:, 1]).all()
+
+
+def test_groups_of_a_target_are_seen_sooner_beside_those_of_others():
+    nearly = TWO_GROUPS - BESIDE_OTHERS / 2
+    assert list(two_groups(np.array([0.9, 0.8, nearly]))) == [True, True, True]
+    assert list(two_groups(np.array([0.9, nearly, 0.5]))) == [True, False, False]
+    assert list(two_groups(np.array([0.9, 0.8, 0.0]))) == [True, True, False]

@@ -24,6 +24,7 @@ QUANTILES = (0.9999, 0.99)  # cutoffs; of clean normal cells, 1 - quantile are b
 # A cutoff must lower the mean log error to this share; of n rows, to WORTH - BY_CHANCE / n.
 WORTH, BY_CHANCE = 0.94, 2.4
 DRAWS = 3  # of networks, each of which must agree; one, of more rows than are searched
+FARTHEST_ERROR = 5.0  # spreads; errors beyond, which wrong targets have, count as this
 BEYOND = 3.0  # in a table without wrong cells, new ones must be this many times farther than all
 
 
@@ -48,15 +49,15 @@ def checked_inputs(table: Given, task: RobustTask) -> CheckedInputs:
     scores = _check_of(np.hstack([X, table.T]), w).scores(np.hstack([X, table.T]))[:, : X.shape[1]]
     alone = _check_of(X, w)
     known, worth = max(int((~np.isnan(scores)).sum()), 1), WORTH - BY_CHANCE / usable.sum()
-    filled, wrong, smallest = X, np.zeros(X.shape, dtype=bool), _log_errors(task)
+    filled, wrong, best = X, np.zeros(X.shape, dtype=bool), Errors.of(task)
     for quantile in QUANTILES:
         beyond = (np.nan_to_num(scores) > cutoff_of(quantile)) & task.doubted[:, None]
         if beyond.sum() / known <= 1 - quantile:  # as many as chance makes
             continue
         replaced = Filling.fit(X, beyond, w, alone.scaling).fill(X, beyond)
-        errors = _log_errors(replace(task, X=table.with_inputs(replaced).rows))
-        if errors.mean() < worth * smallest.mean() and (errors < smallest).all():
-            filled, wrong, smallest = replaced, beyond, errors
+        errors = Errors.of(replace(task, X=table.with_inputs(replaced).rows))
+        if errors.clearly_below(best, worth):
+            filled, wrong, best = replaced, beyond, errors
     kept = np.where(wrong | ~usable[:, None], 0.0, np.nan_to_num(alone.scores(X)))
     limits = np.maximum(kept.max(axis=0) * (1.0 if wrong.any() else BEYOND), TRIMMED)
     of_new_rows = InputCheck(alone, Filling.fit(X, wrong, w, alone.scaling), limits)
@@ -67,19 +68,40 @@ def _check_of(A: Array, w: Array) -> CellCheck:
     return CellCheck.fit(A[w > 0], w[w > 0])
 
 
-def _log_errors(task: RobustTask) -> Array:
-    """Return the mean log(1 + error in spreads) out of sample, of several draws of networks.
+@dataclass(frozen=True)
+class Errors:
+    """Out of sample, in spreads, of several draws of networks; each a mean over the rows.
 
     Of targets of few values, which the screen does not judge by, nothing is said.
     """
-    by, scaled = task.usable & task.tested, task.robust_scaling.dense(task.T)
-    near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
-    judging = np.array([has_spread(column[task.usable]) for column in task.T.T])
-    errors = []
-    for draw in range(1 if task.many else DRAWS):
-        # With the few nodes that a user may ask for, chance would decide. The loss is the same for
-        # all candidates, so that their errors can be compared.
-        few = replace(task, n_hidden=None, seed=task.seed + draw)
-        off = (bounded_predictions(few, near, ~judging) - scaled)[:, judging]
-        errors.append(np.average(log_sizes(off[by]), weights=task.w[by]))
-    return np.array(errors)
+
+    logs: Array  # (draws,): of log(1 + error)
+    squares: Array  # (draws,): of squared errors, cut off
+
+    @classmethod
+    def of(cls, task: RobustTask) -> Errors:
+        by, scaled = task.usable & task.tested, task.robust_scaling.dense(task.T)
+        near = np.clip(scaled, -FARTHEST_TARGET, FARTHEST_TARGET)
+        judging = np.array([has_spread(column[task.usable]) for column in task.T.T])
+        logs, squares = [], []
+        for draw in range(1 if task.many else DRAWS):
+            # With the few nodes that a user may ask for, chance would decide. The loss is the same
+            # for all candidates, so that their errors can be compared.
+            few = replace(task, n_hidden=None, seed=task.seed + draw)
+            off = (bounded_predictions(few, near, ~judging) - scaled)[by][:, judging]
+            cut = np.minimum(np.abs(np.nan_to_num(off)), FARTHEST_ERROR) ** 2
+            logs.append(np.average(log_sizes(off), weights=task.w[by]))
+            squares.append(np.average(cut.sum(axis=1), weights=task.w[by]))
+        return cls(np.array(logs), np.array(squares))
+
+    def clearly_below(self, other: Errors, worth: float) -> bool:
+        """Whether every draw has smaller errors, their mean is small enough, and squares agree.
+
+        Where targets are skewed, inputs without their large values may predict most rows better,
+        and large targets worse: the squares tell.
+        """
+        return bool(
+            self.logs.mean() < worth * other.logs.mean()
+            and (self.logs < other.logs).all()
+            and self.squares.mean() < other.squares.mean()
+        )

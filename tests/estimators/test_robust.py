@@ -18,7 +18,7 @@ from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gorelm import RELMRegressor, RobustELMRegressor
-from gorelm._solver.ridge import ridge_coef
+from gorelm._solver.ridge import RidgePath, ridge_coef
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import split_in_two
 from gorelm.estimators import robust
@@ -564,6 +564,35 @@ def test_trimmed_fit_follows_the_larger_group(trimmed):
     fit = screen.bounded_fit(constant, T, np.ones(200), lams, half)
     fit = fit.trimmed(T, np.ones(200), half) if trimmed else fit
     assert (abs(fit.coefs().item()) < 0.1) is trimmed
+
+
+@given(
+    values=hnp.arrays(float, st.integers(1, 30), elements=st.floats(-100, 100).map(round)),
+    level=st.floats(0.05, 1.0),
+    data=st.data(),
+)
+def test_shortest_intervals_against_every_pair_of_ends(values, level, data):
+    w = data.draw(hnp.arrays(float, len(values), elements=st.sampled_from([0.0, 0.5, 1.0, 3.0])))
+    w[0] = 1.0
+    low, high = screen.shortest_intervals(values[:, None, None], w[:, None], np.array([level]))
+    known = values[w > 0]
+    share = level * w.sum() * (1 - 1e-9)
+    lengths = [
+        b - a for a in known for b in known if w[(a <= values) & (values <= b)].sum() >= share
+    ]
+    assert (high - low).item() == min(lengths)
+    assert w[(low.item() <= values) & (values <= high.item())].sum() >= share
+
+
+def test_trimmed_fit_finds_the_larger_group_from_a_start_between_both():
+    """The densest half of the errors need not be near 0."""
+    rng = np.random.default_rng(0)
+    T = np.where(np.arange(200) < 120, 0.0, rng.uniform(2.0, 8.0, 200))[:, None]
+    T += 0.1 * rng.normal(size=(200, 1))
+    constant, lams, half = np.ones((200, 1)), np.array([1e-9]), np.array([0.5])
+    far = np.full((200, 1, 1), 3.0)
+    start = screen.BoundedFit(far, RidgePath(constant, lams), far)
+    assert abs(start.trimmed(T, np.ones(200), half).coefs().item()) < 0.1
 
 
 def make_screened(T, contaminated, kept):

@@ -28,7 +28,8 @@ from gorelm.selection import Fold
 
 SCREEN_PATH = 2.0 ** -np.arange(4, 36, 3.0)  # penalties in units of the squared norm of H
 SCREEN_FOLDS, SCREEN_NODES, SCREEN_STEPS = 5, 200, 6
-TRIMMED_STEPS = 5  # in which the larger half of the errors has no pull
+TRIMMED_STEPS = 5  # in which errors outside of the shortest half have no pull
+CLEARER = 0.05  # by how much groups of a trimmed loss are clearer, where it is used
 CHOOSING_FOLDS = 2  # of them, by which a layer is chosen
 SCREEN_ROWS = 5000  # of more rows, a sample is screened by folds, and predicts the others
 HEAVIER = 8.0 ** np.arange(4)  # times the penalty, for squared errors
@@ -81,10 +82,10 @@ def judged_by_screen(task: RobustTask, screened: Screened) -> Screened:
 def _predictions(task: RobustTask, T: Array, judging: Mask) -> tuple[Array, Mask, bool]:
     """Return predictions of every row by robust networks that did not see it.
 
-    They are those of a bounded loss, unless only those of a trimmed one see two groups of errors:
+    They are those of a bounded loss, unless a trimmed one sees two groups of errors more clearly:
     where nearly half of the cells are off to the same side, a bounded pull moves the predictions
-    between both groups. Where the bounded loss sees two groups, it stays: the trimmed one uses half
-    of the cells only.
+    between both groups. Where both see them about as clearly, the bounded loss stays: the trimmed
+    one uses half of the cells only.
 
     Returned as well: the targets that the bounded loss predicts better than squares do, and whether
     the predictions are those of the trimmed loss.
@@ -92,21 +93,22 @@ def _predictions(task: RobustTask, T: Array, judging: Mask) -> tuple[Array, Mask
     model = _screen_model(task, T, ~judging)
     of_losses = model.by_folds(task, T, trimmed=True)
     heavy = _heavy(task, model, T[model.rows], of_losses[:, 0])
-    trimmed = judging.any() and _only_trimmed_sees(task, model.rows, T, of_losses, judging)
+    trimmed = judging.any() and _trimmed_is_clearer(task, model.rows, T, of_losses, judging)
     loss = np.where(judging & trimmed, 1, 0)
     return model.predictions(task, T, of_losses, loss), heavy, bool(trimmed)
 
 
-def _only_trimmed_sees(
+def _trimmed_is_clearer(
     task: RobustTask, rows: Indices, T: Array, of_losses: Array, judging: Mask
 ) -> bool:
-    """Whether the trimmed loss sees two groups, and the bounded one does not."""
+    """Whether the trimmed loss sees two groups, and the bounded one none or less clear ones."""
     by = (task.usable & task.tested)[rows]
     if not by.any():
         return False
     w, errors = task.w[rows][by], of_losses[by] - T[rows][by][:, None]
     bounded, trimmed = (clarity(errors[:, k][:, judging], w) for k in (0, 1))
-    return bounded < TWO_GROUPS <= trimmed
+    clearer = bounded < TWO_GROUPS or trimmed >= bounded + CLEARER
+    return trimmed >= TWO_GROUPS and clearer
 
 
 def clarity(errors: Array, w: Array) -> float:
@@ -282,12 +284,14 @@ class BoundedFit:
         return self.path.coefs(self.pseudo)
 
     def trimmed(self, T: Array, w: Array, level: Array) -> BoundedFit:
-        r"""Return regressions on which cells with large errors have no pull.
+        r"""Return regressions on which only cells in the densest half of the errors pull.
 
         Least trimmed squares, started from this fit: the steps of `bounded_fit` with
-        :math:`t_{ij}^* = p_{ij}` where :math:`|t_{ij} - p_{ij}| > \delta_j`.
+        :math:`t_{ij}^* = p_{ij} + c_j` where the error is outside of :math:`c_j \pm d_j`, the
+        shortest interval with half of the target's errors. Its middle follows the right cells
+        where wrong ones to one side have moved the start.
         """
-        return _stepped(self, T, w, level, TRIMMED_STEPS, lambda e, d: np.where(abs(e) <= d, e, 0))
+        return _stepped(self, T, w, level, TRIMMED_STEPS, _trimmed_pull)
 
 
 def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> BoundedFit:
@@ -304,7 +308,7 @@ def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> Boun
     path = RidgePath(omega * H, lams)
     pseudo = omega * np.clip(np.nan_to_num(T), -SCREEN_CLIP, SCREEN_CLIP)
     start = BoundedFit(path.left_out(pseudo) / omega[:, None], path, pseudo)
-    return _stepped(start, T, w, level, SCREEN_STEPS, lambda e, d: np.clip(e, -d, d))
+    return _stepped(start, T, w, level, SCREEN_STEPS, _bounded_pull)
 
 
 def _stepped(
@@ -313,18 +317,42 @@ def _stepped(
     w: Array,
     level: Array,
     n_steps: int,
-    pull: Callable[[Array, Array], Array],
+    pull: Callable[[Array, Array, Array], Array],
 ) -> BoundedFit:
-    """Return the fit after some steps; `pull` is what an error becomes, given the quantile."""
+    """Return the fit after some steps; `pull` tells what the errors become."""
     omega, known = np.sqrt(w)[:, None], ~np.isnan(T)
     weights, T = np.where(known, w[:, None], 0.0), np.nan_to_num(T)
     predicted, pseudo = fit.left_out, fit.pseudo
     for _ in range(n_steps):
         errors = np.where(known[:, None], T[:, None] - predicted, 0.0)
-        delta = quantiles_of_columns(np.abs(errors), weights, level)
-        pseudo = omega[:, None] * (predicted + pull(errors, delta))
+        pseudo = omega[:, None] * (predicted + pull(errors, weights, level))
         predicted = fit.path.left_out(pseudo) / omega[:, None]
     return BoundedFit(predicted, fit.path, pseudo)
+
+
+def _bounded_pull(errors: Array, w: Array, level: Array) -> Array:
+    delta = quantiles_of_columns(np.abs(errors), w, level)
+    return np.clip(errors, -delta, delta)
+
+
+def _trimmed_pull(errors: Array, w: Array, level: Array) -> Array:
+    low, high = shortest_intervals(errors, w, level)
+    return np.where((low <= errors) & (errors <= high), errors, (low + high) / 2.0)
+
+
+def shortest_intervals(values: Array, w: Array, level: Array) -> tuple[Array, Array]:
+    """Return the ends (P, m) of the shortest intervals with that share of values (n, P, m)."""
+    ends = np.empty((2, *values.shape[1:]))
+    for k, j in np.ndindex(*values.shape[1:]):
+        order = np.argsort(values[:, k, j], kind="stable")
+        ordered, weights = values[order, k, j], w[order, j]
+        reached = np.cumsum(weights)
+        needed = reached - weights + level[j] * reached[-1] * (1.0 - 1e-12)
+        first = np.flatnonzero(needed <= reached[-1])
+        last = np.searchsorted(reached, needed[first])
+        best = np.argmin(ordered[last] - ordered[first])
+        ends[:, k, j] = ordered[first[best]], ordered[last[best]]
+    return ends[0], ends[1]
 
 
 def quantiles_of_columns(values: Array, w: Array, level: Array) -> Array:

@@ -71,23 +71,28 @@ class Activation(NamedTuple):
         The node has a centre and a width in place of a direction and a bias.
     cityblock : bool
         A radial node's distances are ‖x − c‖₁; else they are ‖x − c‖².
+    slope : callable, optional
+        ``slope(Z)`` is the derivative of an additive node by z; None where it is of no use.
     """
 
     apply: Callable[..., object]
     periodic: bool = False
     radial: bool = False
     cityblock: bool = False
+    slope: Callable[[Array], Array] | None = None
 
 
 ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": Activation(_sigmoid),
-    "tanh": Activation(lambda Z: np.tanh(Z, out=Z)),
-    "relu": Activation(lambda Z: np.maximum(Z, 0, out=Z)),
+    "tanh": Activation(lambda Z: np.tanh(Z, out=Z), slope=lambda Z: 1 - np.tanh(Z) ** 2),
+    "relu": Activation(lambda Z: np.maximum(Z, 0, out=Z), slope=lambda Z: (Z > 0).astype(Z.dtype)),
     "leaky_relu": Activation(lambda Z: np.maximum(Z, 0.01 * Z, out=Z)),
     "softplus": Activation(_softplus),
     "hardlim": Activation(lambda Z: np.greater_equal(Z, 0, out=Z)),
     "sine": Activation(lambda Z: np.sin(Z, out=Z), periodic=True),
-    "cosine": Activation(lambda Z: np.cos(Z, out=Z), periodic=True),
+    "cosine": Activation(
+        lambda Z: np.cos(Z, out=Z), periodic=True, slope=lambda Z: np.negative(np.sin(Z))
+    ),
     "gaussian": Activation(_gaussian, radial=True),
     "multiquadric": Activation(_multiquadric, radial=True),
     "laplace": Activation(_laplace, radial=True, cityblock=True),

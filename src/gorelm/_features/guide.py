@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from gorelm._features.activations import ACTIVATIONS
 from gorelm._typing import Array, Indices
 
 if TYPE_CHECKING:
@@ -88,6 +89,59 @@ class SubsetGuide:
             minlength=len(subsets),
         )
         return cls(subsets, p / (p.sum() or 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class DirectionGuide:
+    r"""Directions in which nodes that see all inputs should look: those in which a model changes.
+
+    A node's random direction q becomes :math:`a = R q`, with the root :math:`R = M^{1/2}` of the
+    mean outer product of a fitted model's gradients,
+
+    .. math:: M = \sum_j \sum_i w_i \, \nabla f_j(x_i) \, \nabla f_j(x_i)',
+
+    in units in which the rows are as long as before, on average: the nodes see their inputs on the
+    same scale.
+
+    Attributes
+    ----------
+    root : ndarray of shape (n_features, n_features)
+        R, symmetric.
+    """
+
+    root: Array
+
+
+def directions_by_gradients(
+    layer: HiddenLayer, X: Array, coef: Array, sample_weight: Array
+) -> DirectionGuide | None:
+    """Return the directions in which a regression on a layer's outputs changes; None: in none.
+
+    Parameters
+    ----------
+    layer : HiddenLayer
+        Additive nodes that see all inputs, with an activation that has a slope.
+    X : array (N, n_features)
+        Rows at which the gradients are taken.
+    coef : array (n_outputs, n_targets)
+        Output weights, for targets on one scale; those of directly linked inputs first.
+    sample_weight : array (N,)
+        Weights of the rows.
+    """
+    slope = ACTIVATIONS[layer.activation].slope
+    if slope is None or layer.subsets is not None:
+        raise ValueError(f"{layer.activation!r} nodes, or nodes that see few inputs, have no slope.")
+    n_linked, omega = len(layer.inputs), np.sqrt(sample_weight)[:, None]
+    slopes = omega * slope(X @ layer.A.T + layer.b)
+    M = np.zeros((layer.n_features, layer.n_features))
+    for linear, weights in zip(coef[:n_linked].T, coef[n_linked:].T, strict=True):
+        gradients = slopes @ (weights[:, None] * layer.A)
+        gradients[:, layer.inputs] += omega * linear
+        M += gradients.T @ gradients
+    s, V = np.linalg.eigh(M)
+    root = (V * np.sqrt(np.maximum(s, 0.0))) @ V.T
+    before, after = (np.vdot(omega * x, omega * x) for x in (X, X @ root))
+    return DirectionGuide(root * np.sqrt(before / after)) if after > 0 else None
 
 
 def draw_subsets(U: Array, n_features: int, guide: SubsetGuide | None = None) -> Indices:

@@ -26,7 +26,7 @@ from scipy.special import ndtri
 from sklearn.utils import check_random_state
 
 from gorelm._features.activations import ACTIVATIONS, Activation
-from gorelm._features.guide import SubsetGuide, draw_subsets
+from gorelm._features.guide import DirectionGuide, SubsetGuide, draw_subsets
 from gorelm._typing import Array, Indices, Inputs, RandomState
 
 __all__ = ["ACTIVATIONS", "HiddenLayer", "RowSource"]
@@ -136,7 +136,7 @@ class HiddenLayer:
         sample_weight: npt.ArrayLike | None = None,
         offset: npt.ArrayLike | None = None,
         n_inputs: int | None = None,
-        guide: SubsetGuide | None = None,
+        guide: SubsetGuide | DirectionGuide | None = None,
     ) -> HiddenLayer:
         """Draw a layer of `n_hidden` nodes.
 
@@ -162,8 +162,8 @@ class HiddenLayer:
         n_inputs : int, optional
             Number of inputs that each node sees, drawn with it; None, or at least `n_features`:
             all.
-        guide : SubsetGuide, optional
-            Which inputs nodes should see; see :meth:`grow`.
+        guide : SubsetGuide or DirectionGuide, optional
+            Which inputs, or directions, nodes should see; see :meth:`grow`.
         """
         n_hidden, n_features = index(n_hidden), index(n_features)
         if n_hidden < (0 if direct_link else 1):
@@ -210,7 +210,7 @@ class HiddenLayer:
         X: Inputs | RowSource | None = None,
         sample_weight: npt.ArrayLike | None = None,
         offset: npt.ArrayLike | None = None,
-        guide: SubsetGuide | None = None,
+        guide: SubsetGuide | DirectionGuide | None = None,
     ) -> HiddenLayer:
         """Return a layer with `n_new` more nodes after this one's, which stay bit-identical.
 
@@ -227,9 +227,9 @@ class HiddenLayer:
             A weight of 2 is the row written twice, a weight of 0 the row left out.
         offset : array-like of shape (n_features,), optional
             The rows are those of X + offset, as in :meth:`transform`.
-        guide : SubsetGuide, optional
-            Which inputs the new nodes should see, for nodes that see few; None: all subsets are
-            equally probable.
+        guide : SubsetGuide or DirectionGuide, optional
+            Which inputs the new nodes should see, for nodes that see few, or in which directions
+            additive nodes that see all should look; None: all are equally probable.
         """
         n_new = index(n_new)
         if n_new < 1:
@@ -244,10 +244,14 @@ class HiddenLayer:
         U = np.random.RandomState(self.seed).random_sample((n_drawn, per_node))[self.n_drawn :]
         subsets = None
         if self.subsets is not None:
+            if isinstance(guide, DirectionGuide):
+                raise ValueError("Directions are for nodes that see all inputs; these see few.")
             subsets = draw_subsets(U[:, :n_choices], self.n_features, guide)
             U = U[:, n_choices:]
-        elif guide is not None:
+        elif isinstance(guide, SubsetGuide):
             raise ValueError("A guide is for nodes that see few inputs; these see all.")
+        if act.radial and isinstance(guide, DirectionGuide):
+            raise ValueError("Directions are for additive nodes; these are radial.")
         if act.radial:
             if X is None:
                 raise ValueError(
@@ -265,6 +269,8 @@ class HiddenLayer:
             # The inverse distribution function; 0, which ndtri sends to −inf, stands for 2^−54.
             Q = 2 * U - 1 if self.weights == "uniform" else ndtri(np.maximum(U, 2.0**-54))
             A = self.weight_scale * Q[:, :-1]
+            if isinstance(guide, DirectionGuide):
+                A = A @ guide.root
             b = 2 * np.pi * U[:, -1] if act.periodic else self.weight_scale * Q[:, -1]
         if self.subsets is not None and subsets is not None:
             subsets = np.concatenate([self.subsets, subsets])

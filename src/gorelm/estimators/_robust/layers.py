@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TypeGuard
 
 import numpy as np
 
 from gorelm._features.activations import ACTIVATIONS
-from gorelm._features.guide import SubsetGuide, explained_by_subset
+from gorelm._features.guide import (
+    DirectionGuide,
+    SubsetGuide,
+    directions_by_gradients,
+    explained_by_subset,
+)
 from gorelm._features.joint import JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver.ridge import RidgePath, RidgeSums, ridge_coef
@@ -34,10 +39,28 @@ FOLDS_OF_MANY = 4  # for more rows than are searched
 MOST_SUMS = 5  # folds whose H'H are held at a time
 SCORED_ROWS = 65_536  # at a time
 VALIDATION_ROWS = 2000  # of one fold, by which the penalty for all rows is chosen
+DIRECTING = 2  # regressions that teach directions, each on nodes that look in those of the last
+FEWEST_TO_LEARN = 8  # rows of a half, from which directions are learnt
 MANY_TARGETS = 32  # beyond which layers are compared by so many random sums of the targets
 
 
 # -- layers, and the rows on which they are compared ---------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Directions learnt from all rows, and from each half, by which the other half is judged.
+
+    They are learnt from the targets, and of many inputs much can be learnt from few rows: a fit
+    without a row, in directions that its target has taught, would seem too good.
+    """
+
+    whole: DirectionGuide
+    halves: tuple[DirectionGuide, DirectionGuide]
+    half: Indices  # (n,): in which each row of the search is, 0 or 1
+
+
+Guide = SubsetGuide | DirectionGuide | Directions
 
 
 @dataclass(frozen=True)
@@ -48,6 +71,8 @@ class Layer:
     spread: float
     direct_link: bool
     n_inputs: int | None = None  # that a node sees; None: all
+    # Whether nodes look in the directions in which a model of the targets changes.
+    directed: bool = field(default=False, repr=False)
 
     @property
     def linear(self) -> bool:
@@ -76,10 +101,11 @@ class Layer:
         n_hidden: int,
         seed: int,
         X: Array,
-        guide: SubsetGuide | None = None,
+        guide: Guide | None = None,
         sample_weight: Array | None = None,
     ) -> HiddenLayer:
         """Draw the layer for scaled rows X; radial nodes have some of them as centres."""
+        guide = guide.whole if isinstance(guide, Directions) else guide
         model = self.estimator(n_hidden, X.shape[1], seed)
         return HiddenLayer.draw(
             model.n_hidden,
@@ -165,7 +191,7 @@ class Trial:
 
     layer: Layer
     hidden: HiddenLayer | JointLayer
-    guide: SubsetGuide | None  # by which it was drawn
+    guide: Guide | None  # by which it was drawn
     lam: int  # index in the path: best for all targets together
     lams: Indices  # (m,): for each of them
     scores: Array  # (m,): mean squared errors of the targets
@@ -193,7 +219,7 @@ def compare(
     part: Part,
     layer: Layer,
     hidden: HiddenLayer | JointLayer,
-    guide: SubsetGuide | None,
+    guide: Guide | None,
     *,
     explain: bool = False,
 ) -> Trial:
@@ -238,6 +264,55 @@ def compare(
     guiding = explained(part, hidden, H[kept], coef) if explain else None
     drawn = layer, hidden, guide
     return Trial(*drawn, best, lams, scores, predicted, coef, explained=guiding)
+
+
+def draw_and_compare(
+    part: Part, layer: Layer, n_nodes: int, seed: int, guide: Guide | None, *, explain: bool = False
+) -> Trial:
+    """Draw a layer and compare it; each half of the rows by directions that the other taught."""
+
+    def drawn(guide: Guide | None) -> Trial:
+        hidden = layer.draw(n_nodes, seed, part.X, guide, part.w)
+        return compare(part, layer, hidden, guide, explain=explain)
+
+    trial = drawn(guide)
+    if not isinstance(guide, Directions):
+        return trial
+    first, second = (drawn(of_half).predicted for of_half in guide.halves)
+    return rescored(trial, part, np.where(guide.half[:, None] == 0, second, first))
+
+
+def learn_directions(part: Part, teachers: Sequence[Layer], n_nodes: int, seed: int) -> Directions | None:
+    """Return the directions in which regressions on some layers change."""
+    kept = np.flatnonzero(part.kept)
+    half = np.zeros(len(part.T), dtype=np.intp)
+    if part.folds is None:
+        half[kept] = np.random.default_rng(seed).permutation(len(kept)) % 2
+    else:  # what is tested together stays together
+        for k, fold in enumerate(part.folds):
+            half[fold.test] = k % 2
+
+    def learnt(rows: Mask) -> DirectionGuide | None:
+        some = replace(part, kept=part.kept & rows, folds=None)
+        guide = None
+        for of_round in range(DIRECTING):
+            layer = teachers[of_round % len(teachers)]
+            hidden = layer.draw(n_nodes, seed, part.X, guide, part.w)
+            coef = compare(some, layer, hidden, guide).coef[:-1]
+            weights = coef if part.sketch is None else coef @ part.sketch
+            X, w = part.X[some.kept], part.w[some.kept]
+            found = directions_by_gradients(hidden, X, weights, w)
+            if found is None:
+                return None
+            guide = found
+        return guide
+
+    if len(kept) < 2 * FEWEST_TO_LEARN or not all((part.kept & (half == k)).sum() >= FEWEST_TO_LEARN for k in (0, 1)):
+        return None
+    whole, *halves = (learnt(rows) for rows in (np.ones_like(part.kept), half == 0, half == 1))
+    if whole is None or halves[0] is None or halves[1] is None:
+        return None
+    return Directions(whole, (halves[0], halves[1]), half)
 
 
 def penalty_of_each(squares: Array) -> Indices:
@@ -380,7 +455,7 @@ class FoldedFit:
         part: Part,
         layer: Layer,
         hidden: HiddenLayer | JointLayer,
-        guide: SubsetGuide | None,
+        guide: Guide | None,
         start: int,
         *,
         seed: int,

@@ -24,11 +24,13 @@ from gorelm.estimators._robust.judge import Judged, Screened, judge, some_rows
 from gorelm.estimators._robust.layers import (
     PATH,
     FoldedFit,
+    Guide,
     Layer,
     Part,
     Trial,
     compare,
     complementary,
+    draw_and_compare,
     lam_for_more,
     pooled_guides,
     rescored,
@@ -138,9 +140,10 @@ def _grown(
     nodes = task.nodes_for(int(part.kept.sum()))
 
     def grown(trial: Trial) -> Trial:
-        guide = guides[trial.layer.n_inputs].trusted() if trial.guide is not None else None
-        hidden = trial.layer.draw(nodes, task.seed, part.X, guide, part.w)
-        return compare(part, trial.layer, hidden, guide)
+        guide = trial.guide
+        if isinstance(guide, SubsetGuide):
+            guide = guides[trial.layer.n_inputs].trusted()
+        return draw_and_compare(part, trial.layer, nodes, task.seed, guide)
 
     best = ensemble(searched, task.effort.n_members).trials[: task.effort.n_members]
     # Few nodes may do better than many; the scores by the same rows tell.
@@ -157,12 +160,15 @@ def _grown_by_sums(
     the nodes of several layers has less of it than the average of as many regressions.
     """
     guides = pooled_guides(searched)
-    effort, guided = task.effort, {t.layer for t in searched if t.guide is not None}
+    effort = task.effort
+    guide_of = {t.layer: t.guide for t in searched}
 
     def drawn(
         layer: Layer, nodes: int, X: Array, w: Array
-    ) -> tuple[HiddenLayer, SubsetGuide | None]:
-        guide = guides[layer.n_inputs] if layer in guided else None
+    ) -> tuple[HiddenLayer, Guide | None]:
+        guide = guide_of[layer]
+        if isinstance(guide, SubsetGuide):
+            guide = guides[layer.n_inputs]
         return layer.draw(nodes, task.seed, X, guide, w), guide
 
     def on_some(trial: Trial) -> FoldedFit:

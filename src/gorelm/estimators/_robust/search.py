@@ -30,10 +30,13 @@ from gorelm.estimators._robust.judge import (
 )
 from gorelm.estimators._robust.layers import (
     PATH,
+    Directions,
     Layer,
     Part,
     Trial,
     compare,
+    draw_and_compare,
+    learn_directions,
     pooled_guides,
     rescored,
 )
@@ -82,6 +85,14 @@ SEARCH_LAYERS = (
     Layer("cosine", 0.25, True),
     Layer("laplace", 0.25, False),
     Layer("tanh", 2.0, False),
+)
+# Additive layers whose nodes look where regressions on the teaching layers change.
+TEACHERS = (Layer("relu", 1.0, True),)
+DIRECTED = (
+    Layer("cosine", 0.5, True, directed=True),
+    Layer("cosine", 1.0, True, directed=True),
+    Layer("tanh", 1.0, True, directed=True),
+    Layer("relu", 1.0, True, directed=True),
 )
 
 
@@ -142,7 +153,7 @@ def _compared_again(
 ) -> list[Trial]:
     """Return the trials on other rows and cells, best first; only the best are fitted to them."""
     again = task.each(
-        lambda t: compare(part, t.layer, t.hidden, t.guide, explain=True),
+        lambda t: compare_again(part, t, task.seed),
         trials[: 2 * task.effort.n_members],
         "searching again",
     )
@@ -251,7 +262,21 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
         for k, trial in zip(redrawn, task.each(draw, again, "redrawing layers"), strict=True):
             if trial.score < trials[k].score:
                 trials[k] = trial
+    directions = learn_directions(part, TEACHERS, nodes, task.seed)
+    if directions is not None:
+        trials += task.each(
+            lambda layer: draw_and_compare(part, layer, nodes, task.seed, directions),
+            DIRECTED,
+            "directing layers",
+        )
     return sorted(trials, key=lambda trial: trial.score)
+
+
+def compare_again(part: Part, trial: Trial, seed: int) -> Trial:
+    """Compare the layer of a trial on other rows to fit."""
+    if isinstance(trial.guide, Directions):
+        return draw_and_compare(part, trial.layer, trial.hidden.parts if False else trial.hidden.n_nodes, seed, trial.guide)
+    return compare(part, trial.layer, trial.hidden, trial.guide, explain=True)
 
 
 def is_sparse(layer: Layer, n_features: int) -> bool:

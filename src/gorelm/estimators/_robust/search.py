@@ -87,7 +87,7 @@ SEARCH_LAYERS = (
     Layer("tanh", 2.0, False),
 )
 # Additive layers whose nodes look where regressions on the teaching layers change.
-TEACHERS = (Layer("relu", 1.0, True),)
+TEACHERS = (Layer("tanh", 1.0, True),)
 DIRECTED = (
     Layer("cosine", 0.5, True, directed=True),
     Layer("cosine", 1.0, True, directed=True),

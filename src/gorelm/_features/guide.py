@@ -1,8 +1,10 @@
-"""Which inputs a node sees: subsets of the inputs, drawn at random or by what a model explains.
+"""Which inputs or directions a node sees, drawn at random or by what a model explains.
 
 A layer of nodes with k inputs each draws k uniforms per node for its subset. Without a guide all
 subsets of k inputs are equally probable. A `SubsetGuide` names subsets worth more nodes, such as
-those that explain most of a fitted model (`explained_by_subset`).
+those that explain most of a fitted model (`explained_by_subset`). For additive nodes that see all
+inputs, a `DirectionGuide` has the directions in which a fitted model changes most
+(`directions_by_gradients`).
 """
 
 from __future__ import annotations
@@ -130,7 +132,9 @@ def directions_by_gradients(
     """
     slope = ACTIVATIONS[layer.activation].slope
     if slope is None or layer.subsets is not None:
-        raise ValueError(f"{layer.activation!r} nodes, or nodes that see few inputs, have no slope.")
+        raise ValueError(
+            f"{layer.activation!r} nodes, or nodes that see few inputs, have no slope."
+        )
     n_linked, omega = len(layer.inputs), np.sqrt(sample_weight)[:, None]
     slopes = omega * slope(X @ layer.A.T + layer.b)
     M = np.zeros((layer.n_features, layer.n_features))

@@ -27,7 +27,17 @@ from gorelm._progress import doing
 from gorelm._solver.ridge import RidgeSums
 from gorelm._typing import Array, Indices
 from gorelm.backends.inputs import ScaledRows, with_constant
-from gorelm.estimators._robust.layers import PATH, Layer, Part, Trial, pooled_guides, sees_few
+from gorelm.estimators._robust.layers import (
+    PATH,
+    Guide,
+    Layer,
+    Part,
+    Trial,
+    guide_of,
+    pooled_guides,
+    sees_few,
+    trusted,
+)
 from gorelm.estimators._robust.plan import layers_compared, rows_compared
 from gorelm.estimators._robust.task import RobustTask
 
@@ -71,20 +81,18 @@ class Chosen:
     layers: tuple[Layer, ...]
     scales: Array  # (K,): of each layer's outputs
     penalty: float  # of the weights of scaled outputs
-    guides: dict[int | None, SubsetGuide]  # by the number of inputs of a node
+    guides: dict[int | None, Guide]  # by the number of inputs of a node; None: directions
 
     def draw(self, n_nodes: int, seed: int, X: Array, w: Array) -> JointLayer:
         """Draw each layer with so many nodes; radial ones have rows of X as centres."""
         parts = [
-            layer.draw(n_nodes, seed, X, self.guides.get(layer.n_inputs), w)
-            for layer in self.layers
+            layer.draw(n_nodes, seed, X, guide_of(layer, self.guides), w) for layer in self.layers
         ]
         return JointLayer(tuple(parts), self.scales)
 
     def trusted(self) -> Self:
         """Return the layers for the last draw."""
-        guides = {n_inputs: guide.trusted() for n_inputs, guide in self.guides.items()}
-        return replace(self, guides=guides)
+        return replace(self, guides=trusted(self.guides))
 
     def start(self, joint: JointLayer, X: Array, weight: float) -> int:
         """Return where in the path the penalty is, for rows like X of this weight in all."""
@@ -133,7 +141,7 @@ def _mixed(searched: Sequence[Trial], n_layers: int) -> list[Trial]:
 def _as_searched(task: RobustTask, tried: Sequence[Trial], of_search: Part, n_nodes: int) -> Chosen:
     """Return layers with the guides and the penalties of the search."""
     (X, w), guides = task.centres, pooled_guides(tried)
-    hidden = [t.layer.draw(n_nodes, task.seed, X, guides.get(t.layer.n_inputs), w) for t in tried]
+    hidden = [t.layer.draw(n_nodes, task.seed, X, guide_of(t.layer, guides), w) for t in tried]
     norms = [np.vdot(H, H) / len(H) for H in (with_constant(h, X[:GUIDE_ROWS]) for h in hidden)]
     # With these scales the penalties that the layers chose alone are one and the same.
     alone = PATH[[trial.lam for trial in tried]] * norms
@@ -232,7 +240,7 @@ class _JointFits:
         return least, penalty
 
 
-def _guides_of(task: RobustTask, coef: Array, joint: JointLayer) -> dict[int | None, SubsetGuide]:
+def _guides_of(task: RobustTask, coef: Array, joint: JointLayer) -> dict[int | None, Guide]:
     """Return what the nodes with each number of inputs explain in a regression on all of them."""
     X, w = (rows[:GUIDE_ROWS] for rows in task.centres)
     found: dict[int | None, list[SubsetGuide]] = {}

@@ -209,6 +209,8 @@ def _judge(
     else:
         scores = np.expm1(sizes, out=sizes)
     kept = task.usable & ~(flagged & screened.dirty)
+    for j in np.flatnonzero(wrong.any(axis=0) & ~groups):
+        wrong[:, j] &= not in_one_region(task, wrong[:, j] & kept, kept)
     wrong = _left_out(task, wrong, kept)
     if wrong.any():
         to_fit = task.T.copy() if to_fit is task.T else to_fit
@@ -266,14 +268,29 @@ def least_explained(task: RobustTask, n_targets: int = 1) -> float:
     return TWO_GROUPS + BY_CHANCE / n * 2.0 / (1 + n_targets)
 
 
-def in_one_region(task: RobustTask, off: Mask) -> bool:
+def in_one_region(
+    task: RobustTask, off: Mask, among: Mask | None = None, share: float = 0.5
+) -> bool:
     """Whether the rows that are off lie beside each other in the space of the inputs.
 
-    Mistakes do not depend on the inputs. If most of those that are off have another one as nearest
-    row, and hardly by chance, the models cannot follow the targets there.
+    Mistakes do not depend on the inputs. If more than a share of those that are off have another
+    one as nearest row, beyond what chance explains, the models cannot follow the targets there.
+
+    Parameters
+    ----------
+    task : RobustTask
+        The fit.
+    off : array of bool (N,)
+        Rows that are off.
+    among : array of bool (N,), optional
+        Rows to look for neighbours in; by default all that are usable.
+    share : float, default=0.5
+        How many of those that are off need a neighbour that is.
     """
-    rows = task.sample(REGION_ROWS)
-    rows = rows[task.usable[rows]]
+    if off.sum() < 3:
+        return False
+    rows = np.union1d(task.sample(REGION_ROWS), np.flatnonzero(off)[:REGION_ROWS])
+    rows = rows[(task.usable if among is None else among)[rows]]
     X = task.rows.take(rows)
     # A repeated row lies beside itself.
     _, first = np.unique(np.column_stack([X, task.T[rows]]), axis=0, return_index=True)
@@ -285,7 +302,8 @@ def in_one_region(task: RobustTask, off: Mask) -> bool:
     beside = int(off[np.argmin(distances, axis=1)][off].sum())
     expected = (off.sum() - 1) / (len(off) - 1)
     by_chance = binom.sf(beside - 1, off.sum(), expected)
-    return bool(beside > (1 + expected) / 2 * off.sum() and by_chance < BY_CHANCE_BESIDE)
+    most = expected + share * (1 - expected)
+    return bool(beside > most * off.sum() and by_chance < BY_CHANCE_BESIDE)
 
 
 def log_sizes(errors: Array) -> Array:

@@ -282,37 +282,38 @@ def draw_and_compare(
     return rescored(trial, part, np.where(guide.half[:, None] == 0, second, first))
 
 
-def learn_directions(part: Part, teachers: Sequence[Layer], n_nodes: int, seed: int) -> Directions | None:
-    """Return the directions in which regressions on some layers change."""
-    kept = np.flatnonzero(part.kept)
-    half = np.zeros(len(part.T), dtype=np.intp)
-    if part.folds is None:
-        half[kept] = np.random.default_rng(seed).permutation(len(kept)) % 2
-    else:  # what is tested together stays together
-        for k, fold in enumerate(part.folds):
-            half[fold.test] = k % 2
+def learn_directions(part: Part, teacher: Layer, n_nodes: int, seed: int) -> Directions | None:
+    """Return the directions in which a regression on a layer changes; None: too few rows."""
+    half = _halves(part, seed)
+    if min((part.kept & (half == k)).sum() for k in (0, 1)) < FEWEST_TO_LEARN:
+        return None
 
     def learnt(rows: Mask) -> DirectionGuide | None:
         some = replace(part, kept=part.kept & rows, folds=None)
-        guide = None
-        for of_round in range(DIRECTING):
-            layer = teachers[of_round % len(teachers)]
-            hidden = layer.draw(n_nodes, seed, part.X, guide, part.w)
-            coef = compare(some, layer, hidden, guide).coef[:-1]
-            weights = coef if part.sketch is None else coef @ part.sketch
-            X, w = part.X[some.kept], part.w[some.kept]
-            found = directions_by_gradients(hidden, X, weights, w)
-            if found is None:
-                return None
-            guide = found
+        X, w, guide = part.X[some.kept], part.w[some.kept], None
+        for _ in range(DIRECTING):
+            hidden = teacher.draw(n_nodes, seed, part.X, guide, part.w)
+            coef = compare(some, teacher, hidden, guide).coef[:-1]
+            coef = coef if part.sketch is None else coef @ part.sketch
+            guide = directions_by_gradients(hidden, X, coef, w)
+            if guide is None:
+                break
         return guide
 
-    if len(kept) < 2 * FEWEST_TO_LEARN or not all((part.kept & (half == k)).sum() >= FEWEST_TO_LEARN for k in (0, 1)):
-        return None
-    whole, *halves = (learnt(rows) for rows in (np.ones_like(part.kept), half == 0, half == 1))
+    whole, *halves = (learnt(rows) for rows in (half >= 0, half == 0, half == 1))
     if whole is None or halves[0] is None or halves[1] is None:
         return None
     return Directions(whole, (halves[0], halves[1]), half)
+
+
+def _halves(part: Part, seed: int) -> Indices:
+    """Return in which half each row is; rows that folds test together are in the same."""
+    if part.folds is None:
+        return np.random.default_rng(seed).permutation(len(part.T)) % 2
+    half = np.zeros(len(part.T), dtype=np.intp)
+    for k, fold in enumerate(part.folds):
+        half[fold.test] = k % 2
+    return half
 
 
 def penalty_of_each(squares: Array) -> Indices:
@@ -391,15 +392,34 @@ def is_complement(fold: Fold, n_rows: int) -> bool:
 # -- where nodes help ------------------------------------------------------------------------------
 
 
-def pooled_guides(trials: Sequence[Trial]) -> dict[int | None, SubsetGuide]:
-    """Return what the nodes with each number of inputs explain, on average over good trials."""
-    guides: dict[int | None, SubsetGuide] = {}
+def pooled_guides(trials: Sequence[Trial]) -> dict[int | None, Guide]:
+    """Return what the nodes with each number of inputs explain, on average over good trials.
+
+    Of nodes that see all inputs (None): the directions in which they look, if some are directed.
+    """
+    guides: dict[int | None, Guide] = {}
     for n_inputs in {trial.layer.n_inputs for trial in trials if trial.explained is not None}:
         same = [trial for trial in trials if trial.layer.n_inputs == n_inputs]
         most = GUIDING * min(trial.score for trial in same)
         good = [trial.explained for trial in same if trial.score <= most]
         guides[n_inputs] = SubsetGuide.pooled([guide for guide in good if guide is not None])
+    for trial in trials:
+        if isinstance(trial.guide, Directions):
+            guides[None] = trial.guide
     return guides
+
+
+def guide_of(layer: Layer, guides: dict[int | None, Guide]) -> Guide | None:
+    """Return the guide by which a layer is drawn."""
+    return guides.get(layer.n_inputs) if layer.n_inputs is not None or layer.directed else None
+
+
+def trusted(guides: dict[int | None, Guide]) -> dict[int | None, Guide]:
+    """Return guides for a last draw: few nodes look for what no guide has seen."""
+    return {
+        n_inputs: guide.trusted() if isinstance(guide, SubsetGuide) else guide
+        for n_inputs, guide in guides.items()
+    }
 
 
 def sees_few(hidden: HiddenLayer | JointLayer) -> TypeGuard[HiddenLayer]:

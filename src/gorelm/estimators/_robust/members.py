@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from scipy.stats import norm
+from scipy.stats import t as student
 
-from gorelm._features.guide import SubsetGuide
 from gorelm._features.joint import JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
@@ -19,8 +20,9 @@ from gorelm._typing import Array
 from gorelm.backends.inputs import with_constant
 from gorelm.diagnostics.outlier_scores import outlier_threshold
 from gorelm.estimators._base import Weights
+from gorelm.estimators._robust.cells import NORMAL_MEDIAN, RIGHT_TAILS, masked_quantile
 from gorelm.estimators._robust.forward import choose_together
-from gorelm.estimators._robust.judge import Judged, Screened, judge, some_rows
+from gorelm.estimators._robust.judge import Judged, Screened, in_one_region, judge, some_rows
 from gorelm.estimators._robust.layers import (
     PATH,
     FoldedFit,
@@ -31,9 +33,11 @@ from gorelm.estimators._robust.layers import (
     compare,
     complementary,
     draw_and_compare,
+    guide_of,
     lam_for_more,
     pooled_guides,
     rescored,
+    trusted,
 )
 from gorelm.estimators._robust.plan import FORWARD_NODES, FORWARD_ROWS, JOINT_NODES
 from gorelm.estimators._robust.search import Ensemble, Found, changed, ensemble, filling_of
@@ -43,6 +47,8 @@ from gorelm.estimators.batch import RELMRegressor
 ROWS_PER_NODE = 2.5  # at least, of a joint fit
 SCALING_ROWS = 2000  # that tell how large the outputs of a layer are
 INNER_FENCE = 1.5  # Tukey's: where the pull of a row that stays is bounded
+LEAST_SPREAD = 0.02  # of log(1 + score), of wrong rows and of right ones
+NEIGHBOURS = 0.25  # of the rows beyond the fence, if they are so because models cannot follow them
 
 
 # -- step 3: all nodes, all rows ------------------------------------------------------------------
@@ -136,13 +142,11 @@ def _grown(
 
     `before` and `scaling` are those of the targets in the search and of all rows.
     """
-    guides = pooled_guides(searched)
+    guides = trusted(pooled_guides(searched))
     nodes = task.nodes_for(int(part.kept.sum()))
 
     def grown(trial: Trial) -> Trial:
-        guide = trial.guide
-        if isinstance(guide, SubsetGuide):
-            guide = guides[trial.layer.n_inputs].trusted()
+        guide = guide_of(trial.layer, guides) if trial.guide is not None else None
         return draw_and_compare(part, trial.layer, nodes, task.seed, guide)
 
     best = ensemble(searched, task.effort.n_members).trials[: task.effort.n_members]
@@ -160,15 +164,10 @@ def _grown_by_sums(
     the nodes of several layers has less of it than the average of as many regressions.
     """
     guides = pooled_guides(searched)
-    effort = task.effort
-    guide_of = {t.layer: t.guide for t in searched}
+    effort, guided = task.effort, {t.layer for t in searched if t.guide is not None}
 
-    def drawn(
-        layer: Layer, nodes: int, X: Array, w: Array
-    ) -> tuple[HiddenLayer, Guide | None]:
-        guide = guide_of[layer]
-        if isinstance(guide, SubsetGuide):
-            guide = guides[layer.n_inputs]
+    def drawn(layer: Layer, nodes: int, X: Array, w: Array) -> tuple[HiddenLayer, Guide | None]:
+        guide = guide_of(layer, guides) if layer in guided else None
         return layer.draw(nodes, task.seed, X, guide, w), guide
 
     def on_some(trial: Trial) -> FoldedFit:
@@ -191,7 +190,7 @@ def _grown_by_sums(
     joint_nodes = task.n_hidden or int(JOINT_NODES * n_nodes / len(layers))  # of each layer
     together = n_kept >= ROWS_PER_NODE * joint_nodes * len(layers)
     n_drawn = joint_nodes if together else n_nodes
-    guides = {n_inputs: guide.trusted() for n_inputs, guide in guides.items()}
+    guides = trusted(guides)
     parts = [drawn(layer, n_drawn, *task.centres) for layer in layers]
     more = n_kept * n_drawn / (some.kept.sum() * nodes)
     starts = [lam_for_more(lam, more) for lam in lams]
@@ -263,7 +262,13 @@ def fit_members(task: RobustTask, refined: Refined) -> list[RELMRegressor]:
 
 
 def _targets_to_fit(task: RobustTask, refined: Refined) -> Array:
-    """Return the scaled targets, predictions where unknown, none too far from its prediction."""
+    """Return the scaled targets, predictions where unknown.
+
+    If rows or groups of cells were set aside, the targets of the others are moved towards their
+    predictions, so that an outlier that was not found has little influence: by how likely the row
+    is wrong, and to a fence around them; but not to the fence if the rows beyond it are neighbours,
+    where the models cannot follow right targets.
+    """
     part, judged, scaling = refined.part, refined.judged, refined.scaling
     target, tested = (
         np.empty(part.filled.shape),
@@ -278,12 +283,38 @@ def _targets_to_fit(task: RobustTask, refined: Refined) -> Array:
         sizes[rows] = np.sqrt(np.einsum("nm,nm->n", errors, errors))
     if not refined.screened.dirty:
         return target
+    shares = _doubt_of_rows(task, refined)  # of the way to the prediction
     fence = outlier_threshold(sizes[tested], part.w[tested], whisker=INNER_FENCE)
-    beyond = np.flatnonzero(tested & task.doubted & (sizes > fence))
-    expected = scaling.dense(judged.expected[beyond])
-    shorter = (fence / np.maximum(sizes[beyond], 1e-300))[:, None]
-    target[beyond] = expected + shorter * (target[beyond] - expected)
+    beyond = tested & task.doubted & (sizes > fence)
+    if not in_one_region(task, beyond, tested, NEIGHBOURS):
+        shares[beyond] = np.maximum(shares[beyond], 1.0 - fence / sizes[beyond])
+    moved = np.flatnonzero(tested & (shares > 0))
+    expected = scaling.dense(judged.expected[moved])
+    target[moved] += shares[moved, None] * (expected - target[moved])
     return target
+
+
+def _doubt_of_rows(task: RobustTask, refined: Refined) -> Array:
+    """Return how likely each row that stays is wrong, by the size of its errors.
+
+    The sizes log(1 + score) of wrong rows are taken for normal, those of right rows for Student's
+    with few degrees of freedom, since some right rows are hard to predict.
+    """
+    judged, w = refined.judged, task.w
+    known = task.usable & task.doubted & ~np.isnan(judged.scores)
+    wrong, right = known & judged.flagged, known & judged.kept
+    doubt = np.zeros(len(w))
+    if not (refined.screened.contaminated and wrong.any() and right.any()):
+        return doubt
+    sizes = np.log1p(judged.scores)
+    centre = masked_quantile(sizes[right], w[right], 0.5)
+    spread = masked_quantile(np.abs(sizes[right] - centre), w[right], 0.5) / NORMAL_MEDIAN
+    mean = np.average(sizes[wrong], weights=w[wrong])
+    deviation = np.sqrt(np.average((sizes[wrong] - mean) ** 2, weights=w[wrong]))
+    as_wrong = norm.pdf(sizes[right], mean, max(deviation, LEAST_SPREAD)) * w[wrong].sum()
+    as_right = student.pdf(sizes[right], RIGHT_TAILS, centre, max(spread, LEAST_SPREAD))
+    doubt[right] = as_wrong / (as_wrong + as_right * w[right].sum())
+    return doubt
 
 
 def _as_estimators(task: RobustTask, trial: Trial, coef: Array, unit: float) -> list[RELMRegressor]:

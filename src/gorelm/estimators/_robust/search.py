@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gorelm._features.guide import SubsetGuide
+from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
 from gorelm._progress import foresee, settle
 from gorelm._typing import Array, Indices, Mask
@@ -31,6 +31,7 @@ from gorelm.estimators._robust.judge import (
 from gorelm.estimators._robust.layers import (
     PATH,
     Directions,
+    Guide,
     Layer,
     Part,
     Trial,
@@ -86,8 +87,8 @@ SEARCH_LAYERS = (
     Layer("laplace", 0.25, False),
     Layer("tanh", 2.0, False),
 )
-# Additive layers whose nodes look where regressions on the teaching layers change.
-TEACHERS = (Layer("tanh", 1.0, True),)
+# Layers whose nodes look in the directions in which regressions on another one change.
+TEACHER = Layer("tanh", 1.0, True)
 DIRECTED = (
     Layer("cosine", 0.5, True, directed=True),
     Layer("cosine", 1.0, True, directed=True),
@@ -246,7 +247,7 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
     nodes = task.few_nodes
     sparse = [k for k, layer in enumerate(SEARCH_LAYERS) if is_sparse(layer, part.X.shape[1])]
 
-    def draw(which: tuple[int, int, SubsetGuide | None]) -> Trial:
+    def draw(which: tuple[int, int, Guide | None]) -> Trial:
         k, of_round, guide = which
         layer = SEARCH_LAYERS[k]
         hidden = layer.draw(nodes, task.seed + of_round, part.X, guide, part.w)
@@ -262,7 +263,7 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
         for k, trial in zip(redrawn, task.each(draw, again, "redrawing layers"), strict=True):
             if trial.score < trials[k].score:
                 trials[k] = trial
-    directions = learn_directions(part, TEACHERS, nodes, task.seed)
+    directions = learn_directions(part, TEACHER, nodes, task.seed)
     if directions is not None:
         trials += task.each(
             lambda layer: draw_and_compare(part, layer, nodes, task.seed, directions),
@@ -274,8 +275,8 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
 
 def compare_again(part: Part, trial: Trial, seed: int) -> Trial:
     """Compare the layer of a trial on other rows to fit."""
-    if isinstance(trial.guide, Directions):
-        return draw_and_compare(part, trial.layer, trial.hidden.parts if False else trial.hidden.n_nodes, seed, trial.guide)
+    if isinstance(trial.guide, Directions) and isinstance(trial.hidden, HiddenLayer):
+        return draw_and_compare(part, trial.layer, trial.hidden.n_nodes, seed, trial.guide)
     return compare(part, trial.layer, trial.hidden, trial.guide, explain=True)
 
 

@@ -111,6 +111,7 @@ def test_every_owner_gives_the_model_in_memory(owner, case, data, in_memory, tmp
     X = OWNERS[owner](tmp_path, data.X)
     if case == "radial":
         monkeypatch.setattr(search, "SEARCH_LAYERS", LAYERS[3:])
+        monkeypatch.setattr(search, "DIRECTED", ())  # which are not radial
         monkeypatch.setattr(task, "CENTRE_ROWS", 200)  # fewer than there are
     if case.startswith("very many"):
         monkeypatch.setattr(members, "FORWARD_ROWS", 300)

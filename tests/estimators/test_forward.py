@@ -28,6 +28,7 @@ def task_of_rows(monkeypatch):
     monkeypatch.setattr(members, "FORWARD_ROWS", 3000)
     layers = (search.LINEAR, Layer("cosine", 1.0, True, 2), Layer("relu", 1.0, True, 3))
     monkeypatch.setattr(search, "SEARCH_LAYERS", layers)
+    monkeypatch.setattr(search, "DIRECTED", ())
     seen = []
 
     def noted(*args):

@@ -1062,7 +1062,7 @@ def test_single_cells_in_a_table_with_wrong_rows():
     wrong_rows[100:160] += 20.0 * rng.choice([-1.0, 1.0], size=(60, 4))
     for table, contaminated in ((wrong_rows, True), (T, False)):
         screened = make_screened(table, contaminated, np.ones(300, dtype=bool))
-        found = judge.judge(make_task(table, table), screened, expected)
+        found = judge.judge(make_task(rng.normal(size=(300, 3)), table), screened, expected)
         assert found.flagged[100:160].all() == contaminated
         assert found.cells.mask[:5, 1].all()
         assert found.wrong[:5, 1].all() == contaminated

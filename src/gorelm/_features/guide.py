@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gorelm._features.layer import HiddenLayer
 
 _TRUSTED = 0.9  # share of the nodes that follow the guide in the last draw of a layer
+_ROUNDING = 1e-10  # of the largest eigenvalue: smaller ones count as 0
 _BLOCK_CELLS = 2**20  # of the contributions (rows, subsets, targets) held at a time
 
 
@@ -143,7 +144,8 @@ def directions_by_gradients(
         gradients[:, layer.inputs] += omega * linear
         M += gradients.T @ gradients
     s, V = np.linalg.eigh(M)
-    root = (V * np.sqrt(np.maximum(s, 0.0))) @ V.T
+    # The root of what is rounding would differ from one machine to the other.
+    root = (V * np.sqrt(np.where(s > _ROUNDING * s[-1], s, 0.0))) @ V.T
     before, after = (np.vdot(omega * x, omega * x) for x in (X, X @ root))
     return DirectionGuide(root * np.sqrt(before / after)) if after > 0 else None
 

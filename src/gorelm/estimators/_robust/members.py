@@ -151,7 +151,13 @@ def _grown(
 
     best = ensemble(searched, task.effort.n_members).trials[: task.effort.n_members]
     # Few nodes may do better than many; the scores by the same rows tell.
-    few = [rescored(trial, part, scaling.dense(before.undo(trial.predicted))) for trial in searched]
+    few = [
+        replace(
+            rescored(trial, part, scaling.dense(before.undo(trial.predicted))),
+            coef=np.empty((0, part.T.shape[1])),  # for targets on the scale of the search
+        )
+        for trial in searched
+    ]
     return [*task.each(grown, best, "fitting"), *few]
 
 
@@ -233,6 +239,9 @@ def fit_members(task: RobustTask, refined: Refined) -> list[RELMRegressor]:
     kept, omega = judged.kept, np.sqrt(part.w)
     target, alone = _targets_to_fit(task, refined), len(refined.members.trials) == 1
     n_models = sum(max(len(trial.layers), 1) for trial in refined.members.trials)
+    # Whether the members were compared on just what they are fitted to.
+    same = not task.many and (kept == part.kept).all() and not np.isnan(judged.T[kept]).any()
+    same = same and bool((target[kept] == part.filled[kept]).all())
 
     def fitted(member: tuple[Trial, Array]) -> list[RELMRegressor]:
         trial, share = member
@@ -241,7 +250,9 @@ def fit_members(task: RobustTask, refined: Refined) -> list[RELMRegressor]:
         if trial.sums is None:
             scale = omega[kept][:, None]
             H = scale * with_constant(trial.hidden, part.X[kept])
-            coef, unit = ridge_coef(H, scale * target[kept], PATH[trial.lams]), np.vdot(H, H)
+            coef, unit = trial.coef, np.vdot(H, H)
+            if not same or not len(coef):
+                coef = ridge_coef(H, scale * target[kept], PATH[trial.lams])
             return _as_estimators(task, trial, share * coef, float(unit))
         sums, before = trial.sums
         # What is new in the sums: rows that came, rows that went, targets that were moved.

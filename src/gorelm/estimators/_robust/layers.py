@@ -270,40 +270,50 @@ def draw_and_compare(
     part: Part, layer: Layer, n_nodes: int, seed: int, guide: Guide | None, *, explain: bool = False
 ) -> Trial:
     """Draw a layer and compare it; each half of the rows by directions that the other taught."""
-
-    def drawn(guide: Guide | None) -> Trial:
-        hidden = layer.draw(n_nodes, seed, part.X, guide, part.w)
-        return compare(part, layer, hidden, guide, explain=explain)
-
-    trial = drawn(guide)
-    if not isinstance(guide, Directions):
-        return trial
-    first, second = (drawn(of_half).predicted for of_half in guide.halves)
-    return rescored(trial, part, np.where(guide.half[:, None] == 0, second, first))
+    hidden = layer.draw(n_nodes, seed, part.X, guide, part.w)
+    trial = compare(part, layer, hidden, guide, explain=explain)
+    return by_halves(part, trial, guide, n_nodes, seed) if isinstance(guide, Directions) else trial
 
 
-def learn_directions(part: Part, teacher: Layer, n_nodes: int, seed: int) -> Directions | None:
-    """Return the directions in which a regression on a layer changes; None: too few rows."""
+def by_halves(part: Part, trial: Trial, guide: Directions, n_nodes: int, seed: int) -> Trial:
+    """Return a trial of directions that all rows taught, judged by those that each half taught."""
+    first, second = (
+        draw_and_compare(part, trial.layer, n_nodes, seed, of_half).predicted
+        for of_half in guide.halves
+    )
+    predicted = np.where(guide.half[:, None] == 0, second, first)
+    return rescored(replace(trial, guide=guide), part, predicted)
+
+
+def learn_directions(part: Part, teacher: Layer, n_nodes: int, seed: int) -> DirectionGuide | None:
+    """Return the directions in which a regression on a layer changes; None: in none."""
+    part, guide = replace(part, folds=None), None  # only output weights are asked for
+    X, w = part.X[part.kept], part.w[part.kept]
+    for _ in range(DIRECTING):
+        hidden = teacher.draw(n_nodes, seed, part.X, guide, part.w)
+        coef = compare(part, teacher, hidden, guide).coef[:-1]
+        coef = coef if part.sketch is None else coef @ part.sketch
+        guide = directions_by_gradients(hidden, X, coef, w)
+        if guide is None:
+            break
+    return guide
+
+
+def learn_by_halves(
+    part: Part, teacher: Layer, whole: DirectionGuide, n_nodes: int, seed: int
+) -> Directions | None:
+    """Return directions with those that each half of the rows teaches; None: too few rows."""
     half = _halves(part, seed)
-    if min((part.kept & (half == k)).sum() for k in (0, 1)) < FEWEST_TO_LEARN:
+    of_halves = [part.kept & (half == k) for k in (0, 1)]
+    if min(rows.sum() for rows in of_halves) < FEWEST_TO_LEARN:
         return None
-
-    def learnt(rows: Mask) -> DirectionGuide | None:
-        some = replace(part, kept=part.kept & rows, folds=None)
-        X, w, guide = part.X[some.kept], part.w[some.kept], None
-        for _ in range(DIRECTING):
-            hidden = teacher.draw(n_nodes, seed, part.X, guide, part.w)
-            coef = compare(some, teacher, hidden, guide).coef[:-1]
-            coef = coef if part.sketch is None else coef @ part.sketch
-            guide = directions_by_gradients(hidden, X, coef, w)
-            if guide is None:
-                break
-        return guide
-
-    whole, *halves = (learnt(rows) for rows in (half >= 0, half == 0, half == 1))
-    if whole is None or halves[0] is None or halves[1] is None:
+    first, second = (
+        learn_directions(replace(part, kept=rows), teacher, n_nodes, seed)
+        for rows in of_halves
+    )
+    if first is None or second is None:
         return None
-    return Directions(whole, (halves[0], halves[1]), half)
+    return Directions(whole, (first, second), half)
 
 
 def _halves(part: Part, seed: int) -> Indices:

@@ -36,7 +36,9 @@ from gorelm.estimators._robust.layers import (
     Part,
     Trial,
     compare,
+    by_halves,
     draw_and_compare,
+    learn_by_halves,
     learn_directions,
     pooled_guides,
     rescored,
@@ -263,14 +265,32 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
         for k, trial in zip(redrawn, task.each(draw, again, "redrawing layers"), strict=True):
             if trial.score < trials[k].score:
                 trials[k] = trial
-    directions = learn_directions(part, TEACHER, nodes, task.seed)
-    if directions is not None:
-        trials += task.each(
-            lambda layer: draw_and_compare(part, layer, nodes, task.seed, directions),
-            DIRECTED,
-            "directing layers",
-        )
-    return sorted(trials, key=lambda trial: trial.score)
+    return sorted([*trials, *_directed(task, part, trials)], key=lambda trial: trial.score)
+
+
+def _directed(task: RobustTask, part: Part, others: Sequence[Trial]) -> list[Trial]:
+    """Return trials of layers whose nodes look in learnt directions, if one may be a member.
+
+    Directions that all rows have taught flatter a layer. One that even so is much worse than the
+    best of the other layers, whatever the target, need not be judged by halves of the rows.
+    """
+    nodes, seed = task.few_nodes, task.seed
+    whole = learn_directions(part, TEACHER, nodes, seed)
+    if whole is None:
+        return []
+    flattered = task.each(
+        lambda layer: draw_and_compare(part, layer, nodes, seed, whole),
+        DIRECTED,
+        "directing layers",
+    )
+    limit = MUCH_WORSE * np.min([trial.scores for trial in others], axis=0)
+    hopeful = [trial for trial in flattered if (trial.scores <= limit).any()]
+    directions = learn_by_halves(part, TEACHER, whole, nodes, seed) if hopeful else None
+    if directions is None:
+        return []
+    return task.each(
+        lambda trial: by_halves(part, trial, directions, nodes, seed), hopeful, "directing layers"
+    )
 
 
 def compare_again(part: Part, trial: Trial, seed: int) -> Trial:

@@ -52,6 +52,7 @@ CASES = {
     "threads": {"search_rows": 150, "n_jobs": 3},
     "very many rows": {"search_rows": 150, "n_hidden": "auto"},
     "very many rows in given folds": {"search_rows": 150, "cv": 3},
+    "more nodes than rows": {"search_rows": 150, "n_hidden": "auto"},
 }
 # Every owner once, and blocks, which share the code with memory, with every case.
 PAIRS = [(owner, "many rows") for owner in OWNERS if owner not in ("memory map", "parquet")]
@@ -59,6 +60,7 @@ PAIRS += [("uneven blocks", case) for case in ("radial", "few rows", "threads")]
 PAIRS += [("torch cpu", "radial"), ("torch cuda", "radial")]
 PAIRS += [(owner, "very many rows") for owner in ("uneven blocks", "torch cpu", "torch cuda")]
 PAIRS += [("uneven blocks", "very many rows in given folds")]
+PAIRS += [(owner, "more nodes than rows") for owner in ("uneven blocks", "torch cpu")]
 EVERY_PAIR = [(owner, case) for owner in OWNERS for case in CASES]
 PAIRS += [pytest.param(*p, marks=pytest.mark.slow) for p in EVERY_PAIR if p not in PAIRS]
 
@@ -113,6 +115,8 @@ def test_every_owner_gives_the_model_in_memory(owner, case, data, in_memory, tmp
         monkeypatch.setattr(search, "SEARCH_LAYERS", LAYERS[3:])
         monkeypatch.setattr(search, "DIRECTED", ())  # which are not radial
         monkeypatch.setattr(task, "CENTRE_ROWS", 200)  # fewer than there are
+    if case == "more nodes than rows":
+        monkeypatch.setattr(task, "WIDE_COLUMNS", 0)
     if case.startswith("very many"):
         monkeypatch.setattr(members, "FORWARD_ROWS", 300)
     here = in_memory(case)

@@ -10,7 +10,7 @@ from gorelm._features.joint import JointLayer
 from gorelm._solver.ridge import RidgeSums
 from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust import forward, members, search
-from gorelm.estimators._robust.layers import Layer, Part
+from gorelm.estimators._robust.layers import Layer, Part, mixed
 from gorelm.selection import Fold
 
 
@@ -92,5 +92,5 @@ def test_given_folds_part_the_rows(task_of_rows):
 def test_layers_of_every_kind_are_compared(task_of_rows):
     _, searched, _, _ = task_of_rows
     two, three = (next(trial for trial in searched if trial.layer.n_inputs == n) for n in (2, 3))
-    mixed = forward._mixed([two, two, two, three], 2)
-    assert [trial.layer.n_inputs for trial in mixed] == [2, 3]
+    some = mixed([two, two, two, three], 2)
+    assert [trial.layer.n_inputs for trial in some] == [2, 3]

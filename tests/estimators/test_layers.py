@@ -10,7 +10,7 @@ from gorelm import RobustELMRegressor
 from gorelm.backends import inputs
 from gorelm.datasets import make_multitarget
 from gorelm.diagnostics import outlier_threshold
-from gorelm.estimators._robust import layers
+from gorelm.estimators._robust import layers, members
 from gorelm.estimators._robust.layers import PATH, FoldedFit, Layer, Part, compare, pooled_guides
 from gorelm.estimators._robust.members import INNER_FENCE
 from gorelm.estimators._robust.search import SEARCH_LAYERS
@@ -107,7 +107,9 @@ def test_sums_over_blocks_give_the_fits_of_the_folds(kind, monkeypatch):
     expected = total[tested] / count[tested]
     np.testing.assert_allclose(trial.predicted[tested], expected, rtol=1e-7, atol=1e-7)
     everything = explicit(part, hidden, trial.lam, np.arange(90), np.arange(90))
-    np.testing.assert_allclose(trial.outputs(part.X), everything, rtol=1e-7, atol=1e-7)
+    coef = trial.sums[0].coef(PATH[trial.lam])
+    outputs = inputs.with_constant(hidden, part.X) @ coef
+    np.testing.assert_allclose(outputs, everything, rtol=1e-7, atol=1e-7)
     largest = max(folds, key=lambda fold: part.kept[fold.test].sum())
     valid = largest.test[part.kept[largest.test]]
     assert fit.on_valid.shape == (len(valid), 2)
@@ -202,14 +204,14 @@ def test_complementary_fits():
         FoldedFit(part, layer, layer.draw(20, seed, part.X), None, 5, seed=0, n_threads=1)
         for seed, layer in enumerate([DENSE, SPARSE, Layer("cosine", 1.0, True)])
     ]
-    chosen = layers.complementary(fits, 3)
+    chosen = members._best_average(fits, 3)
     assert chosen[0].loss == min(fit.loss for fit in fits)
     losses = [
         fits[0].loss_of(np.mean([fit.on_valid for fit in chosen[: k + 1]], axis=0))
         for k in range(len(chosen))
     ]
     assert losses == sorted(losses, reverse=True)
-    assert len(layers.complementary(fits, 1)) == 1
+    assert len(members._best_average(fits, 1)) == 1
 
 
 def test_many_targets_are_compared_by_a_sketch(monkeypatch):

@@ -13,15 +13,17 @@ on all *other* rows (leave-one-out) in closed form. With the eigenvectors of the
 
 e is the target less the leave-one-out prediction. For many rows, `RidgeSums` has H'H and H'T of
 groups of rows: the regression without one group is a difference of sums and a Cholesky factor.
+For some thousand rows and more outputs than rows, `DualRidge` has a Cholesky factor of HH' + lam I.
 
 Decompositions and products are NumPy's, which release the lock of the interpreter (SciPy's do not):
-layers and folds are fitted in threads. Only the short triangular solves are SciPy's.
+layers and folds are fitted in threads. Only triangular solves and inverses are SciPy's.
 
 Penalties are in units of :math:`\|H\|_F^2`, so that one path fits every layer.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -45,22 +47,32 @@ class RidgePath:
     def __init__(self, H: Array, lams: Array) -> None:
         self._H = H
         self._wide = len(H) <= H.shape[1]
-        unit = float(np.vdot(H, H)) or 1.0
-        s, vectors = np.linalg.eigh(H @ H.T if self._wide else H.T @ H)
-        shifts = np.maximum(s, 0.0)[:, None] + lams * unit
+        self._unit = float(np.vdot(H, H)) or 1.0
+        self._s, vectors = np.linalg.eigh(H @ H.T if self._wide else H.T @ H)
         if self._wide:
             self._rows = vectors
-            # Written as it stands: a floor under 1 - leverage would make layers that interpolate
-            # look perfect.
-            self._filter = lams * unit / shifts
-            self._slack = self._rows**2 @ self._filter
         else:
             self._Q, self._rows = vectors, H @ vectors
-            self._filter = 1.0 / shifts
+        self._penalise(lams)
+
+    def at(self, lams: Array) -> Self:
+        """Return the regressions at other penalties, with the same decomposition."""
+        other = copy(self)
+        other._penalise(lams)
+        return other
+
+    def _penalise(self, lams: Array) -> None:
+        self._shifts = np.maximum(self._s, 0.0)[:, None] + lams * self._unit
+        if self._wide:
+            # Written as it stands: a floor under 1 - leverage would make layers that interpolate
+            # look perfect.
+            self._filter = lams * self._unit / self._shifts
+            self._slack = self._rows**2 @ self._filter
+        else:
+            self._filter = 1.0 / self._shifts
             self._slack = 1.0 - self._rows**2 @ self._filter
             # A row that alone decides a direction has no prediction without it but that of B = 0.
             np.maximum(self._slack, np.finfo(float).eps, out=self._slack)
-        self._shifts = shifts
 
     def errors(self, T: Array, penalties: slice = slice(None)) -> Array:
         """Return the targets less what the regressions on all other rows predict, (n, P, m).
@@ -112,6 +124,52 @@ class RidgePath:
 
     def _times_rows(self, C: Array) -> Array:
         return np.asarray((self._rows @ C.reshape(len(C), -1)).reshape(-1, *C.shape[1:]))
+
+
+class DualRidge:
+    r"""A ridge regression with fewer rows than outputs, by a Cholesky factor of HH'.
+
+    .. math:: B = H'a, \quad a = (HH' + \lambda I)^{-1} T, \quad
+        e_i = a_i \,/\, [(HH' + \lambda I)^{-1}]_{ii}
+
+    For some thousand rows, a factor at each of a few penalties takes less time than eigenvectors,
+    which serve all of them.
+
+    Parameters
+    ----------
+    K : array (n, n)
+        HH', of which the lower triangle is read; rows of H are multiplied by the square roots of
+        their weights. The diagonal is changed and restored.
+    T : array (n, m)
+        Targets, times the square roots of the weights.
+    lam : float
+        Penalty, in units of the squared norm of H.
+
+    Attributes
+    ----------
+    dual : array (n, m)
+        a.
+    """
+
+    def __init__(self, K: Array, T: Array, lam: float) -> None:
+        diagonal = K.diagonal().copy()
+        unit = float(diagonal.sum()) or 1.0
+        np.fill_diagonal(K, diagonal + _shift(lam * unit, unit))
+        try:
+            self._factor = np.linalg.cholesky(K)
+        finally:
+            np.fill_diagonal(K, diagonal)
+        # The transpose has LAPACK's order of memory, so that it is not copied.
+        self.dual = linalg.cho_solve((self._factor.T, False), T, check_finite=False)
+
+    def errors(self, n_last: int | None = None) -> Array:
+        """Return the targets less what the regressions on all other rows predict, (n, m).
+
+        Of the last rows only, if asked for: these need the last rows of the factor alone.
+        """
+        n = len(self._factor) if n_last is None else n_last
+        inverse, _ = linalg.lapack.dtrtri(np.asfortranarray(self._factor[-n:, -n:].T))
+        return np.asarray(self.dual[-n:] / np.einsum("ij,ij->i", inverse, inverse)[:, None])
 
 
 @dataclass(frozen=True)
@@ -188,8 +246,12 @@ def ridge_coef(H: Array, T: Array, lams: Array) -> Array:
 def _solved(G: Array, shift: float, R: Array, trace: float) -> Array:
     """Return (G + shift I)^-1 R."""
     factor = G.copy()
-    # Below the rounding of the sums a matrix need not be definite.
-    factor.flat[:: len(G) + 1] += max(shift, 1e-14 * trace)
+    factor.flat[:: len(G) + 1] += _shift(shift, trace)
     factor = np.linalg.cholesky(factor)
     # The transpose has LAPACK's order of memory, so that it is not copied.
     return np.asarray(linalg.cho_solve((factor.T, False), R, check_finite=False))
+
+
+def _shift(shift: float, trace: float) -> float:
+    """Return what is added to a diagonal; below rounding a matrix need not be definite."""
+    return max(shift, 1e-14 * trace)

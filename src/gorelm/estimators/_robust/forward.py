@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import chain, zip_longest
 from typing import Self
 
 import numpy as np
@@ -34,6 +33,7 @@ from gorelm.estimators._robust.layers import (
     Part,
     Trial,
     guide_of,
+    mixed,
     pooled_guides,
     sees_few,
     trusted,
@@ -120,22 +120,10 @@ def choose_together(
     shape = *part.rows.shape, part.T.shape[1]
     n_layers, n_nodes = layers_compared(task.effort, task.n_hidden, *shape)
     some = _SomeRows.of(task, part)
-    every = _as_searched(task, _mixed(searched, n_layers), of_search, n_nodes)
+    every = _as_searched(task, mixed(searched, n_layers), of_search, n_nodes)
     every = _guided(task, some, every, n_nodes, of_round=0)
     chosen = _selected(task, some, every, n_nodes, of_round=1)
     return _guided(task, some, chosen, n_layers * n_nodes // len(chosen.layers), of_round=2)
-
-
-def _mixed(searched: Sequence[Trial], n_layers: int) -> list[Trial]:
-    """Return trials of which some see one input, some two and so on, the best of each kind.
-
-    By itself, a layer whose nodes see three inputs may do worse than all those with two.
-    """
-    kinds: dict[int | None, list[Trial]] = {}
-    for trial in searched:
-        kinds.setdefault(trial.layer.n_inputs, []).append(trial)
-    in_turn = chain.from_iterable(zip_longest(*kinds.values()))
-    return [trial for trial in in_turn if trial is not None][:n_layers]
 
 
 def _as_searched(task: RobustTask, tried: Sequence[Trial], of_search: Part, n_nodes: int) -> Chosen:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain, zip_longest
 from typing import TypeGuard
 
 import numpy as np
@@ -29,6 +30,7 @@ from gorelm._solver.ridge import RidgePath, RidgeSums, ridge_coef
 from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import ScaledRows, scaled_rows, with_constant
+from gorelm.estimators._robust.products import RowProducts
 from gorelm.estimators.batch import RELMRegressor
 from gorelm.selection import Fold
 
@@ -198,6 +200,7 @@ class Trial:
     predicted: Array  # (rows, m): by fits without the row; NaN where no fold tests it
     coef: Array  # fitted to all rows that are kept; the last row is the intercept
     sums: tuple[RidgeSums, Mask] | None = None  # of many rows: H'H, H'T, and the rows in them
+    wide: RowProducts | None = None  # of a joint layer with more nodes than rows: HH'
     layers: tuple[Layer, ...] = ()  # of a joint layer
     explained: SubsetGuide | None = None  # by the nodes of each subset of the inputs, if asked for
 
@@ -308,8 +311,7 @@ def learn_by_halves(
     if min(rows.sum() for rows in of_halves) < FEWEST_TO_LEARN:
         return None
     first, second = (
-        learn_directions(replace(part, kept=rows), teacher, n_nodes, seed)
-        for rows in of_halves
+        learn_directions(replace(part, kept=rows), teacher, n_nodes, seed) for rows in of_halves
     )
     if first is None or second is None:
         return None
@@ -512,9 +514,7 @@ class FoldedFit:
         self._valid = self._kept(self._tests[self._judging])[:VALIDATION_ROWS]
         self._H_valid = with_constant(hidden, part.rows.take(self._valid))
         self._coefs: dict[int, Array] = {}  # without that fold, for each penalty tried
-        self.lam, self.loss = _descend(
-            partial(self._loss, self._sums_without(self._judging)), start
-        )
+        self.lam, self.loss = descend(partial(self._loss, self._sums_without(self._judging)), start)
 
     def _kept(self, rows: Indices) -> Indices:
         return rows[self._part.kept[rows]]
@@ -559,7 +559,7 @@ class FoldedFit:
         return replace(found, explained=explained(part, self._hidden, H, found.coef))
 
     def trial(self) -> Trial:
-        """Fit without every fold, and to all rows."""
+        """Fit without every fold."""
         part, lam = self._part, self.lam
 
         def coef_without(fold: int) -> Array:
@@ -580,7 +580,8 @@ class FoldedFit:
             predicted /= np.where(count, count, np.nan)
         scored = part.kept & (count[:, 0] > 0)
         scores = part.mean_squares_of_many(predicted, np.flatnonzero(scored))
-        found = self._trial(scores, predicted, self._whole.coef(PATH[lam]))
+        nothing = np.empty((0, part.T.shape[1]))  # the last fit has weights of its own
+        found = self._trial(scores, predicted, nothing)
         return replace(found, sums=(self._whole, part.kept), layers=self._layers)
 
     def _trial(self, scores: Array, predicted: Array, coef: Array) -> Trial:
@@ -589,7 +590,7 @@ class FoldedFit:
         return Trial(*drawn, self.lam, lams, scores, predicted, coef)
 
 
-def _descend(loss: Callable[[int], float], start: int) -> tuple[int, float]:
+def descend(loss: Callable[[int], float], start: int) -> tuple[int, float]:
     """Return where in the path neither neighbour has a smaller loss, and the loss there."""
     best, least = start, loss(start)
     for step in (1, -1):
@@ -610,26 +611,35 @@ def lam_for_more(lam: int, times: float) -> int:
     return min(max(lam + steps, 0), len(PATH) - 1)
 
 
-def complementary(fits: Sequence[FoldedFit], n_members: int) -> list[FoldedFit]:
-    """Return the fits with the best average on the validation rows, added while that helps.
+def forward_selection(
+    n_items: int, loss: Callable[[Sequence[int]], float], most: int, gain: float = 1.0
+) -> list[int]:
+    """Return the items that lower the loss most, each with those before it, while that helps.
 
-    With many rows, layers of small scale are useful members although they rank low with few nodes:
-    their errors are little correlated with those of the others.
+    An item is added if the loss becomes less than `gain` times what it was.
     """
-    chosen: list[FoldedFit] = []
+    chosen: list[int] = []
     least = np.inf
-    while len(chosen) < min(n_members, len(fits)):
-        losses = {
-            k: fits[0].loss_of(np.mean([f.on_valid for f in (*chosen, one)], axis=0))
-            for k, one in enumerate(fits)
-            if one not in chosen
-        }
+    while len(chosen) < min(most, n_items):
+        losses = {k: loss([*chosen, k]) for k in range(n_items) if k not in chosen}
         best = min(losses, key=lambda k: losses[k])
-        if losses[best] >= least:
+        if losses[best] >= gain * least:
             break
-        chosen.append(fits[best])
+        chosen.append(best)
         least = losses[best]
     return chosen
+
+
+def mixed(searched: Sequence[Trial], n_layers: int) -> list[Trial]:
+    """Return trials of which some see one input, some two and so on, the best of each kind.
+
+    By itself, a layer whose nodes see three inputs may do worse than all those with two.
+    """
+    kinds: dict[int | None, list[Trial]] = {}
+    for trial in searched:
+        kinds.setdefault(trial.layer.n_inputs, []).append(trial)
+    in_turn = chain.from_iterable(zip_longest(*kinds.values()))
+    return [trial for trial in in_turn if trial is not None][:n_layers]
 
 
 def shuffled(n_rows: int, n_folds: int, seed: int) -> list[Indices]:

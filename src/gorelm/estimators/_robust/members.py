@@ -31,8 +31,8 @@ from gorelm.estimators._robust.layers import (
     Part,
     Trial,
     compare,
-    complementary,
     draw_and_compare,
+    forward_selection,
     guide_of,
     lam_for_more,
     pooled_guides,
@@ -42,6 +42,7 @@ from gorelm.estimators._robust.layers import (
 from gorelm.estimators._robust.plan import FORWARD_NODES, FORWARD_ROWS, JOINT_NODES
 from gorelm.estimators._robust.search import Ensemble, Found, changed, ensemble, filling_of
 from gorelm.estimators._robust.task import RobustTask
+from gorelm.estimators._robust.wide import fitted_wide, wide_again, wide_coef
 from gorelm.estimators.batch import RELMRegressor
 
 ROWS_PER_NODE = 2.5  # at least, of a joint fit
@@ -78,6 +79,9 @@ def refine(task: RobustTask, found: Found) -> Refined:
     if len(kept) >= FORWARD_ROWS and task.many:
         del found, filling
         trials = [_fitted_together(task, searched, of_search, part)]
+    elif nodes := task.wide_nodes(int(kept.sum())):
+        del found, filling
+        trials = [fitted_wide(task, searched, of_search, part, nodes)]
     elif task.many:
         some = task.part(found.judged.T, filling, kept, task.sample(task.middle_rows))[0]
         del found, filling
@@ -117,6 +121,8 @@ def _members(
 
 def _fitted_again(task: RobustTask, part: Part, trial: Trial) -> Trial:
     """Compare a drawn layer once more, on other rows."""
+    if trial.wide is not None:
+        return wide_again(trial, trial.wide, part)
     if trial.sums is None:
         return compare(part, trial.layer, trial.hidden, trial.guide)
     return FoldedFit(
@@ -186,17 +192,17 @@ def _grown_by_sums(
     more = (some.kept.sum() * nodes) / (of_search.kept.sum() * task.few_nodes)
     middle = task.each(on_some, searched[: effort.n_middle], "comparing")
     guides |= pooled_guides(task.each(FoldedFit.on_judging_fold, middle, "comparing"))
-    best = complementary(middle, effort.n_members)
+    best = _best_average(middle, effort.n_members)
     # With these scales the penalties that the layers chose are one and the same.
     scales = np.array([one.penalty**-0.5 for one in best])
     layers, lams = tuple(one.layer for one in best), [one.lam for one in best]
     del middle, best  # and the sums that they hold
+    guides = trusted(guides)
     n_kept = int(part.kept.sum())
     n_nodes = task.nodes_for(n_kept)
     joint_nodes = task.n_hidden or int(JOINT_NODES * n_nodes / len(layers))  # of each layer
     together = n_kept >= ROWS_PER_NODE * joint_nodes * len(layers)
     n_drawn = joint_nodes if together else n_nodes
-    guides = trusted(guides)
     parts = [drawn(layer, n_drawn, *task.centres) for layer in layers]
     more = n_kept * n_drawn / (some.kept.sum() * nodes)
     starts = [lam_for_more(lam, more) for lam in lams]
@@ -206,6 +212,20 @@ def _grown_by_sums(
         return [fit(layer, *of, start).trial() for layer, of, start in each]
     joint = JointLayer(tuple(hidden for hidden, _ in parts), scales / scales.max())
     return [fit(layers[0], joint, None, starts[int(np.argmax(scales))], layers=layers).trial()]
+
+
+def _best_average(fits: Sequence[FoldedFit], n_members: int) -> list[FoldedFit]:
+    """Return the fits with the best average on the validation rows, added while that helps.
+
+    Layers of small scale are useful although they rank low with few nodes: their errors are little
+    correlated with those of the others.
+    """
+    on_valid = [one.on_valid for one in fits]
+
+    def loss(chosen: Sequence[int]) -> float:
+        return fits[0].loss_of(np.mean([on_valid[k] for k in chosen], axis=0))
+
+    return [fits[k] for k in forward_selection(len(fits), loss, n_members)]
 
 
 def _fitted_together(
@@ -240,13 +260,16 @@ def fit_members(task: RobustTask, refined: Refined) -> list[RELMRegressor]:
     target, alone = _targets_to_fit(task, refined), len(refined.members.trials) == 1
     n_models = sum(max(len(trial.layers), 1) for trial in refined.members.trials)
     # Whether the members were compared on just what they are fitted to.
-    same = not task.many and (kept == part.kept).all() and not np.isnan(judged.T[kept]).any()
+    same = (kept == part.kept).all() and not np.isnan(judged.T[kept]).any()
     same = same and bool((target[kept] == part.filled[kept]).all())
 
     def fitted(member: tuple[Trial, Array]) -> list[RELMRegressor]:
         trial, share = member
         # The estimator predicts by the plain mean of its members.
         share = share * n_models / max(len(trial.layers), 1)
+        if trial.wide is not None:
+            coef = trial.coef if same else wide_coef(trial, trial.wide, target, kept)
+            return _as_estimators(task, trial, share * coef, float(trial.wide.K.trace()))
         if trial.sums is None:
             scale = omega[kept][:, None]
             H = scale * with_constant(trial.hidden, part.X[kept])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -91,8 +91,9 @@ def _predictions(task: RobustTask, T: Array, judging: Mask) -> tuple[Array, Mask
     the predictions are those of the trimmed loss.
     """
     model = _screen_model(task, T, ~judging)
-    of_losses = model.by_folds(task, T, trimmed=True)
-    heavy = _heavy(task, model, T[model.rows], of_losses[:, 0])
+    every = model.by_folds(task, T, also=Also(trimmed=True, squared=model.lam * HEAVIER))
+    of_losses, squared = every[:, :2], every[:, 2:]
+    heavy = _heavy(task, model.rows, T[model.rows], of_losses[:, 0], squared)
     trimmed = judging.any() and _trimmed_is_clearer(task, model.rows, T, of_losses, judging)
     loss = np.where(judging & trimmed, 1, 0)
     return model.predictions(task, T, of_losses, loss), heavy, bool(trimmed)
@@ -124,6 +125,17 @@ def bounded_predictions(task: RobustTask, T: Array, special: Mask) -> Array:
 
 
 @dataclass(frozen=True)
+class Also:
+    """Losses whose fits share the decompositions of bounded ones."""
+
+    trimmed: bool = False
+    squared: Array = field(default_factory=lambda: np.empty(0))  # at these penalties
+
+
+BOUNDED = Also()  # alone
+
+
+@dataclass(frozen=True)
 class ScreenModel:
     """The layer and the penalty of the screen, and the rows that it is fitted to."""
 
@@ -133,11 +145,11 @@ class ScreenModel:
     lam: float
     level: Array  # (m,)
 
-    def by_folds(self, task: RobustTask, T: Array, *, trimmed: bool = False) -> Array:
-        """Return predictions of the rows with folds: of the bounded loss, and of the trimmed."""
+    def by_folds(self, task: RobustTask, T: Array, also: Also = BOUNDED) -> Array:
+        """Return predictions of the rows with folds: of the bounded loss, and of others."""
         rows, lams, n_threads = self.rows, np.array([self.lam]), task.n_threads
         return bounded_by_folds(
-            task, rows, self.H, T[rows], lams, self.level, trimmed=trimmed, n_threads=n_threads
+            task, rows, self.H, T[rows], lams, self.level, also=also, n_threads=n_threads
         )
 
     def predictions(self, task: RobustTask, T: Array, of_losses: Array, loss: Indices) -> Array:
@@ -145,7 +157,8 @@ class ScreenModel:
         predicted: Array = np.empty(T.shape)
         if len(self.rows) < len(T):
             w, lams = task.w[self.rows], np.array([self.lam])
-            fit = bounded_fit(self.H, T[self.rows], w, lams, self.level)
+            path = RidgePath(np.sqrt(w)[:, None] * self.H, lams)
+            fit = bounded_fit(path, T[self.rows], w, self.level)
             coef = fit.coefs()[:, 0]
             if loss.any():
                 coef = np.where(loss, fit.trimmed(T[self.rows], w, self.level).coefs()[:, 0], coef)
@@ -164,16 +177,12 @@ def _screen_model(task: RobustTask, T: Array, special: Mask) -> ScreenModel:
     return ScreenModel(hidden, rows, with_constant(hidden, X), lam, levels_of(special))
 
 
-def _heavy(task: RobustTask, model: ScreenModel, T: Array, bounded: Array) -> Mask:
+def _heavy(task: RobustTask, rows: Indices, T: Array, bounded: Array, squared: Array) -> Mask:
     """Return the targets that the bounded loss predicts better than the square.
 
     Squared errors get heavier penalties to choose from, too. Both are compared by the mean of
     errors that are cut off, so that no outlier decides.
     """
-    rows = model.rows
-    squared = bounded_by_folds(
-        task, rows, model.H, T, model.lam * HEAVIER, None, n_threads=task.n_threads
-    )
     errors = np.abs(np.concatenate([bounded[:, None], squared], axis=1) - T[:, None])
     w = np.where(task.usable[rows][:, None] & ~np.isnan(errors).any(axis=1), task.w[rows, None], 0)
     errors = np.nan_to_num(errors)
@@ -231,17 +240,16 @@ def bounded_by_folds(
     H: Array,
     T: Array,
     lams: Array,
-    level: Array | None,
+    level: Array,
     n_folds: int | None = None,
     *,
-    trimmed: bool = False,
+    also: Also = BOUNDED,
     n_threads: int = 1,
 ) -> Array:
     """Return predictions of some rows, (n, P, m), by bounded fits without their fold.
 
-    If `trimmed`, those of trimmed fits follow: (n, 2 P, m).
-    Only the first `n_folds` are predicted, the others are NaN. Without levels, the fits minimise
-    squared errors.
+    Those of other losses follow, if asked for. Only the first `n_folds` are predicted, the others
+    are NaN.
     """
 
     def of_fold(fold: Fold) -> Array:
@@ -251,21 +259,24 @@ def bounded_by_folds(
                 "a target is unknown in all training rows of a fold; use fewer folds or other ones"
             )
         w = task.w[rows[train]]
-        if level is None and not np.isnan(T[train]).any():
-            omega = np.sqrt(w)[:, None]
-            coefs = RidgePath(omega * H[train], lams).coefs(omega * T[train])
-        else:
-            levels = np.ones(T.shape[1]) if level is None else level
-            fit = bounded_fit(H[train], T[train], w, lams, levels)
-            coefs = fit.coefs()
-            if trimmed:
-                without = fit.trimmed(T[train], w, levels).coefs()
-                coefs = np.concatenate([coefs, without], axis=1)
-        outputs = H[fold.test] @ coefs.reshape(len(coefs), -1)
-        return np.asarray(outputs.reshape(-1, *coefs.shape[1:]))
+        omega = np.sqrt(w)[:, None]
+        path = RidgePath(omega * H[train], lams)
+        fit = bounded_fit(path, T[train], w, level)
+        coefs = [fit.coefs()]
+        if also.trimmed:
+            coefs.append(fit.trimmed(T[train], w, level).coefs())
+        if len(also.squared):
+            path = path.at(also.squared)
+            if np.isnan(T[train]).any():  # a fit that bounds no error fills the gaps
+                coefs.append(bounded_fit(path, T[train], w, np.ones(T.shape[1])).coefs())
+            else:
+                coefs.append(path.coefs(omega * T[train]))
+        outputs = H[fold.test] @ np.concatenate(coefs, axis=1).reshape(H.shape[1], -1)
+        return np.asarray(outputs.reshape(len(fold.test), -1, T.shape[1]))
 
     folds = _screen_folds(task, rows)[:n_folds]
-    predicted = np.full((len(H), len(lams) * (1 + trimmed), T.shape[1]), np.nan)
+    n_fits = len(lams) * (1 + also.trimmed) + len(also.squared)
+    predicted = np.full((len(H), n_fits, T.shape[1]), np.nan)
     for fold, outputs in zip(folds, ordered_map(of_fold, folds, n_threads), strict=True):
         predicted[fold.test] = outputs
     return predicted
@@ -294,8 +305,8 @@ class BoundedFit:
         return _stepped(self, T, w, level, TRIMMED_STEPS, _trimmed_pull)
 
 
-def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> BoundedFit:
-    r"""Fit output weights on which every cell has a bounded pull, at every penalty.
+def bounded_fit(path: RidgePath, T: Array, w: Array, level: Array) -> BoundedFit:
+    r"""Fit output weights on which every cell has a bounded pull, at every penalty of a path.
 
     Huber's loss of the error of each cell, by pseudo-observations: ridge regressions of
 
@@ -305,7 +316,6 @@ def bounded_fit(H: Array, T: Array, w: Array, lams: Array, level: Array) -> Boun
     a quantile of the target's errors. All of them share one decomposition of H.
     """
     omega = np.sqrt(w)[:, None]
-    path = RidgePath(omega * H, lams)
     pseudo = omega * np.clip(np.nan_to_num(T), -SCREEN_CLIP, SCREEN_CLIP)
     start = BoundedFit(path.left_out(pseudo) / omega[:, None], path, pseudo)
     return _stepped(start, T, w, level, SCREEN_STEPS, _bounded_pull)

@@ -35,8 +35,8 @@ from gorelm.estimators._robust.layers import (
     Layer,
     Part,
     Trial,
-    compare,
     by_halves,
+    compare,
     draw_and_compare,
     learn_by_halves,
     learn_directions,
@@ -46,6 +46,7 @@ from gorelm.estimators._robust.layers import (
 from gorelm.estimators._robust.screen import (
     CHOOSING_FOLDS,
     SCREEN_PATH,
+    Also,
     bounded_by_folds,
     judged_by_screen,
     levels_of,
@@ -228,7 +229,8 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
         # Wrong rows call for heavier penalties than those that the layer chose without them.
         lams = SCREEN_PATH[: 1 + np.count_nonzero(PATH[trial.lam] < SCREEN_PATH)]
         trimmed = screened.trimmed
-        predicted = bounded_by_folds(task, rows, H, T, lams, level, n_folds, trimmed=trimmed)
+        also = Also(trimmed=trimmed)
+        predicted = bounded_by_folds(task, rows, H, T, lams, level, n_folds, also=also)
         predicted = predicted[:, len(lams) * trimmed :]
         errors = predicted - T[:, None]
         tested = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])

@@ -19,6 +19,9 @@ from gorelm.selection import Fold, track
 
 LEARNING_ROWS = 50_000  # of more rows, errors of a sample tell how large they usually are
 CENTRE_ROWS = 20_000  # of more rows, a sample may be centres of hidden nodes
+WIDE_ROWS = 5000  # most rows of a regression on more nodes than rows: of more, it takes longer
+WIDE_COLUMNS = 160  # inputs times targets, from which on there is one
+LEAST_WIDE, MOST_WIDE = 1.25, 2.0  # nodes for each of them
 
 LARGE, CUT = 0.9, 3.0  # quantile of the errors; what larger ones are cut off at, in these
 
@@ -38,17 +41,29 @@ class Effort:
     middle_rows: int
     middle_nodes: int
     n_members: int
-    nodes: int  # of the members, for up to 2000 rows
+    nodes: int  # of the members, for 2000 rows; twice as many for `search_rows`, more for fewer
     most_nodes: int
+    wide_work: float  # products in HH' of more nodes than rows, for 10 inputs and 4 targets
 
     def nodes_for(self, n_rows: int, n_inputs: int, n_targets: int) -> int:
         """Return the nodes of a member: they grow with the rows, and of many with the columns.
 
         The time of a fit grows with the square of the nodes, that of boosted trees with inputs
-        times targets: the square root keeps pace.
+        times targets: the square root keeps pace. With fewer rows than nodes it grows with the
+        nodes alone: then there may be more of them.
         """
-        wider = self.columns_factor(n_inputs, n_targets) if n_rows > self.search_rows else 1.0
+        if n_rows <= self.search_rows:
+            return int(min(2 * self.nodes * self.search_rows / max(n_rows, 1), self.most_nodes))
+        wider = self.columns_factor(n_inputs, n_targets)
         return int(min(self.nodes * max(n_rows / 2000, 1.0) ** 0.2 * wider, self.most_nodes))
+
+    def wide_nodes(self, n_rows: int, n_inputs: int, n_targets: int) -> int:
+        """Return the nodes of one regression on more nodes than rows; 0: it would take too long."""
+        if n_inputs * n_targets < WIDE_COLUMNS:
+            return 0
+        work = self.wide_work * self.columns_factor(n_inputs, n_targets) ** 3
+        nodes = int(min(MOST_WIDE * n_rows, work / n_rows**2))
+        return nodes if nodes > LEAST_WIDE * n_rows else 0
 
     def layers_together(self, n_hidden: int | None) -> int:
         """Return the most layers of one regression; if each has `n_hidden` nodes, `n_members`."""
@@ -61,9 +76,9 @@ class Effort:
 
 
 EFFORTS = {
-    "fast": Effort(500, 200, 2, 4, 1000, 300, 2, 300, 1000),
-    "default": Effort(1000, 300, 4, 8, 2500, 600, 4, 1000, 3000),
-    "high": Effort(2000, 500, 6, 12, 6000, 1500, 6, 2000, 6000),
+    "fast": Effort(500, 200, 2, 4, 1000, 300, 2, 300, 1000, 1e9),
+    "default": Effort(1000, 300, 4, 8, 2500, 600, 4, 1000, 3000, 8e9),
+    "high": Effort(2000, 500, 6, 12, 6000, 1500, 6, 2000, 6000, 64e9),
 }
 
 
@@ -141,7 +156,16 @@ class RobustTask:
 
     def nodes_for(self, n_rows: int) -> int:
         """Return the nodes of a member fitted to so many rows."""
+        if self.many:
+            n_rows = max(n_rows, self.effort.search_rows + 1)
         return self.n_hidden or self.effort.nodes_for(n_rows, self.rows.shape[1], self.T.shape[1])
+
+    def wide_nodes(self, n_rows: int) -> int:
+        """Return the nodes of one regression on more nodes than rows, leaving rows out; 0: none."""
+        too_many = self.usable.sum() > WIDE_ROWS
+        if too_many or not self.many or self.n_hidden is not None or self.folds is not None:
+            return 0
+        return self.effort.wide_nodes(n_rows, self.rows.shape[1], self.T.shape[1])
 
     @property
     def most_layers(self) -> int:

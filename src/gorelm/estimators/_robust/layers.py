@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain, zip_longest
 from typing import TypeGuard
 
@@ -590,8 +590,11 @@ class FoldedFit:
         return Trial(*drawn, self.lam, lams, scores, predicted, coef)
 
 
-def descend(loss: Callable[[int], float], start: int) -> tuple[int, float]:
+def descend(loss: Callable[[int], float], start: int, n_threads: int = 1) -> tuple[int, float]:
     """Return where in the path neither neighbour has a smaller loss, and the loss there."""
+    loss = cache(loss)
+    if n_threads > 1:  # the first two that are needed
+        list(ordered_map(loss, [start, min(start + 1, len(PATH) - 1)], n_threads))
     best, least = start, loss(start)
     for step in (1, -1):
         moved = False

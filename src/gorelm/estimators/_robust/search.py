@@ -230,7 +230,9 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
         lams = SCREEN_PATH[: 1 + np.count_nonzero(PATH[trial.lam] < SCREEN_PATH)]
         trimmed = screened.trimmed
         also = Also(trimmed=trimmed)
-        predicted = bounded_by_folds(task, rows, H, T, lams, level, n_folds, also=also)
+        predicted = bounded_by_folds(
+            task, rows, H, T, lams, level, n_folds, also=also, n_threads=task.n_threads
+        )
         predicted = predicted[:, len(lams) * trimmed :]
         errors = predicted - T[:, None]
         tested = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
@@ -240,7 +242,8 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
         right, every = tested & screened.kept[rows], np.ones(best.shape[1], dtype=bool)
         return np.array([of_rows, *split_cells(best, np.where(right, w, 0.0), every)[1]])
 
-    of_rows, *of_each = np.min(task.each(explained, trials[:CONFIRMING], "confirming"), axis=0)
+    # The folds of one layer are shared among threads.
+    of_rows, *of_each = np.min([explained(trial) for trial in trials[:CONFIRMING]], axis=0)
     of_cells = np.zeros(len(judging), dtype=bool)
     of_cells[judging] = two_groups(np.array(of_each))
     return bool(of_rows >= TWO_GROUPS), of_cells

@@ -29,6 +29,7 @@ from gorelm.estimators._robust.judge import (
     log_sizes,
 )
 from gorelm.estimators._robust.layers import (
+    GUIDING,
     PATH,
     Directions,
     Guide,
@@ -264,7 +265,9 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
     trials = task.each(draw, first, "searching layers")
     for of_round in range(1, task.effort.rounds):
         sparse.sort(key=lambda k: trials[k].score)
-        redrawn = sparse if of_round == 1 else sparse[:REDRAWN]
+        most = GUIDING * trials[sparse[0]].score if sparse else 0.0
+        redrawn = [k for k in sparse if trials[k].score <= most]
+        redrawn = redrawn if of_round == 1 else redrawn[:REDRAWN]
         guides = pooled_guides([trials[k] for k in sparse])
         again = [(k, of_round, guides[SEARCH_LAYERS[k].n_inputs]) for k in redrawn]
         for k, trial in zip(redrawn, task.each(draw, again, "redrawing layers"), strict=True):

@@ -4,7 +4,7 @@
 
 `outside.py` has the tables. Split s of a table: a permutation seeded by s, two thirds of the rows
 to train; the error is the aRRMSE on the rest, and choices are compared by the geometric mean of
-their errors over tables, ratios of outliers and splits. Four parts:
+their errors over tables, ratios of outliers and splits. Five parts:
 
 layers     clean rows, splits 0 and 1. Every layer of a grid gets 500 nodes and a leave-one-out
            score; nodes that see few inputs are drawn again twice, guided by what the layer's own
@@ -15,7 +15,10 @@ layers     clean rows, splits 0 and 1. Every layer of a grid gets 500 nodes and 
            splits 2 and 3, by which neither was chosen, also in whole fits; members and limits.
 constants  whole fits, ratios 0, 0.2 and 0.4, split 0: other values of one constant at a time.
 few        35 rows of a table, the others to test, ratios 0 and 0.2, "fast": other `BY_CHANCE`.
-nodes      whole fits of the large tables, clean rows, split 0: other `Effort.nodes`.
+nodes      whole fits of the large tables, clean rows, and of the others, none and 20 % of the rows
+           wrong, split 0: other `Effort.nodes`.
+wide       whole fits of large tables with many columns, none and 20 % of the rows wrong, split 0:
+           with one regression on more nodes than rows, and without.
 
 Results stay in the cache folder for the next run; delete it after a change of the estimator's code.
 """
@@ -33,7 +36,7 @@ from typing import Any
 
 import numpy as np
 from joblib import Memory
-from outside import large, tables
+from outside import Table, large, tables
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
@@ -42,6 +45,7 @@ from gorelm import RobustELMRegressor
 from gorelm._features.scaling import Scaling
 from gorelm.backends import inputs as inputs_seam
 from gorelm.datasets import contaminate
+from gorelm.estimators import robust
 from gorelm.estimators._robust import cells, judge, members, screen, search, task
 from gorelm.estimators._robust.layers import Layer, Part, compare
 from gorelm.estimators._robust.search import LINEAR, SEARCH_LAYERS
@@ -82,6 +86,7 @@ CONSTANTS = {
 }
 BY_CHANCE = (0.0, 2.4)
 RATIOS, MEMBER_NODES = (0.0, 0.2, 0.4), (500, 1000, 2000)
+WIDE_TABLES, FEW_OF_WIDE = ("weather", "rivers", "all digits"), 3000  # rows
 IN_USE = (task.EFFORTS["default"].n_members, search.MUCH_WORSE)
 
 Array = np.ndarray
@@ -171,7 +176,7 @@ def choose_layers(run: Any) -> None:
 # -- whole fits -----------------------------------------------------------------------------------
 
 
-STEPS = (cells, judge, members, screen, search, task, inputs_seam)
+STEPS = (cells, judge, members, robust, screen, search, task, inputs_seam)
 
 
 def in_use_now(name: str) -> Any:
@@ -248,6 +253,30 @@ def choose_nodes(run: Any) -> None:
         logs = run(fitted, [(*table, 0.0, 0, {"EFFORTS": efforts}) for table in data])
         each = [f"{of} {np.exp(e):.4f}, {t:.1f} s" for of, (e, t) in zip(names, logs, strict=True)]
         print(f"  {nodes} nodes: {'; '.join(each)}{' in use' * (efforts == task.EFFORTS)}")
+        errors, took = errors_and_seconds(run, tables(), {"EFFORTS": efforts})
+        print(f"    all tables with fewer rows: {errors}, {took:.1f} s", flush=True)
+
+
+def errors_and_seconds(
+    run: Any, data: dict[str, Table], constants: dict[str, Any]
+) -> tuple[str, float]:
+    """Return mean errors of fits, in brackets with clean rows and with 20 %, and CPU seconds."""
+    cases = [(*table, ratio, 0, constants) for table in data.values() for ratio in (0.0, 0.2)]
+    logs, seconds = np.array(run(fitted, cases)).T
+    by_ratio = ", ".join(f"{np.exp(e):.4f}" for e in logs.reshape(-1, 2).mean(axis=0))
+    return f"{np.exp(logs.mean()):.4f} ({by_ratio})", float(seconds.sum())
+
+
+def choose_wide(run: Any) -> None:
+    of_columns = {name: data for name, data in large().items() if name in WIDE_TABLES}
+    for most in (FEW_OF_WIDE, None):
+        for name, (X, T) in of_columns.items():
+            for rows in (task.WIDE_ROWS, 0):
+                one = {name: (X[:most], T[:most])}
+                errors, took = errors_and_seconds(run, one, {"WIDE_ROWS": rows})
+                n_rows = round(len(X[:most]) * 2 / 3)
+                what = f"{name}, {n_rows} rows, WIDE_ROWS = {rows}"
+                print(f"  {what}: {errors}, {took:.1f} s{' in use' * (rows > 0)}", flush=True)
 
 
 PARTS = {
@@ -255,6 +284,7 @@ PARTS = {
     "constants": choose_constants,
     "few": choose_by_chance,
     "nodes": choose_nodes,
+    "wide": choose_wide,
 }
 
 

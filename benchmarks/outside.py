@@ -57,7 +57,13 @@ def tables() -> dict[str, Table]:
 
 def large(*, many: bool = False) -> dict[str, Table]:
     """Return the tables to choose by what depends on many rows; `many`: one of 200,000 as well."""
-    found = {"lorenz": lorenz(9000), "arm": arm(9000), "weather": weather(7000)}
+    found = {
+        "lorenz": lorenz(9000),
+        "arm": arm(9000),
+        "weather": weather(7000),
+        "rivers": rivers(7000),
+        "all digits": last_columns(datasets.load_digits().data, 16),
+    }
     return found | {"interactions": interactions(200_000, seed=103)} if many else found
 
 
@@ -163,6 +169,32 @@ def weather(n: int) -> Table:
     S = np.array(states)[500:]
     now = rng.choice(len(S) - ahead, n, replace=False)
     return noisy(S[now], 0.02, rng), S[now + ahead, :8]
+
+
+def rivers(n: int) -> Table:
+    """Flows at eight places of a river basin half a day ahead, from those of the last two days.
+
+    Rain fills stores that empty by a power of what they hold, into those downstream; the rain that
+    is still to come is not known.
+    """
+    rng = np.random.default_rng(21)
+    places, ahead, steps = 8, 12, 4 * n + 1000
+    lags = (0, 3, 6, 12, 18, 24, 36, 48)
+    upstream: list[list[int]] = [[], [], [0], [1], [2, 3], [], [5], [4, 6]]
+    storms = (rng.random(steps) < 0.02)[:, None] * rng.gamma(1.5, 4.0, (steps, 1))
+    rain = storms * rng.uniform(0.3, 1.0, (steps, places))
+    fading = np.exp(-np.arange(40) / 8)
+    rain = np.array([np.convolve(r, fading / fading.sum())[:steps] for r in rain.T]).T
+    kept, power = rng.uniform(0.9, 0.98, places), rng.uniform(1.1, 1.6, places)
+    store, flow = np.ones(places), np.ones((steps, places))
+    for t in range(1, steps):
+        arriving = np.array([flow[max(t - 4, 0), above].sum() for above in upstream])
+        flow[t] = np.minimum(0.5 * (1 - kept) * store**power, 0.5 * store)
+        store = store + 0.3 * (rain[t] + arriving) - flow[t] + 0.01
+    now = rng.choice(np.arange(500, steps - ahead), n, replace=False)
+    return noisy(np.hstack([flow[now - lag] for lag in lags]), 0.01, rng), noisy(
+        flow[now + ahead], 0.01, rng
+    )
 
 
 def counts() -> Table:

@@ -163,6 +163,13 @@ def test_the_result_is_the_same_for_every_number_of_threads(few):
     np.testing.assert_array_equal(one, two)
 
 
+def test_many_targets_are_compared_by_sums_of_them(few):
+    X, T = dense_law(700, n_targets=40)
+    model = RobustELMRegressor(search_rows=150, effort="fast", random_state=0).fit(X[:400], T[:400])
+    assert sum(member.hidden_.n_nodes for member in model.members_) > 400
+    assert arrmse(T[400:], model.predict(X[400:])) < 0.6
+
+
 @pytest.mark.parametrize("how", [{"n_hidden": 30}, {"cv": 4}])
 def test_given_nodes_and_folds_are_kept_to(few, how, monkeypatch):
     monkeypatch.setattr(members, "fitted_wide", None)  # would fail

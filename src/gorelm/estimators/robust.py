@@ -66,10 +66,12 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
         From 1000 rows on "fast" takes about a quarter of the time of "default", "high" twice as
         much and more.
     n_hidden : int or "auto", default="auto"
-        Hidden nodes of every network. "auto": 1000; with more than `search_rows` rows, more by the
-        fifth root of the rows beyond 2000 and by the square root of inputs times targets beyond
-        40, up to 3000 ("fast": 300, up to 1000; "high": 2000, up to 6000), and 1.3 times as many
-        are shared among all networks.
+        Hidden nodes of every network. "auto": with up to `search_rows` rows 2000 and with fewer
+        rows more, up to 3000. With more rows than that 1000, more by the fifth root of the rows
+        beyond 2000 and by the square root of inputs times targets beyond 40, up to 3000, and 1.3
+        times as many are shared among all networks. With more than `search_rows` and up to 5000
+        rows, if inputs times targets are 160 or more, up to twice as many nodes as rows are
+        shared. ("fast": about a third of all these; "high": twice as many.)
     n_members : int, default=None
         Most networks to average for a target; those with more than 1.25 times the squared error of
         the best are left out. Targets may have different ones, up to twice as many in all. By

@@ -12,11 +12,14 @@ each step a row is judged by models that were not fitted to its target:
    clearly better than squares, the pull of all cells is bounded.
 2. *Search* (`search.py`). Ridge paths of many hidden layers with few nodes, on the rows that stay
    (of many rows, on a sample), compared by leave-one-out. Layers whose nodes see few inputs are
-   drawn again where their nodes explained most, as long as the score improves. The best few layers
-   become the members of an ensemble; their predictions judge all rows again (`judge.py`). If they,
-   or better layers than the screen's fitted to all rows, see one group, no row is set aside.
+   drawn again where their nodes explained most, as long as the score improves; nodes of others look
+   in the directions in which a regression changes. The best few layers become the members of an
+   ensemble; their predictions judge all rows again (`judge.py`). If they, or better layers than the
+   screen's fitted to all rows, see one group, no row is set aside.
 3. *Refine* (`members.py`). The members get all their nodes and all rows, and judge all rows once
-   more. Of very many rows, their layers are chosen by what each adds to the others (`forward.py`).
+   more. With very many rows, their layers are chosen by what each adds to the others
+   (`forward.py`). With some thousand rows of many inputs and targets they are chosen so, too, and
+   the members are one regression on more nodes than rows (`wide.py`, `products.py`).
 4. *Fit* (`members.py`). The members are fitted to the rows that stay. If rows or groups of cells
    were set aside, the targets of the others are first brought within a fence around their
    predictions, so that an outlier that was not found has a bounded influence, too.

@@ -115,9 +115,21 @@ def _selected(
 
 def _error(part: Part, rows: Indices, K: Array) -> float:
     """Return the squared error of some rows by regressions without them, at a penalty of 1."""
-    omega = np.sqrt(part.w[rows])[:, None]
-    errors = DualRidge(K, omega * part.filled[rows], 1.0 / float(K.trace())).errors() / omega
-    return float(part.mean_squares((part.filled[rows] - errors)[:, None], rows).sum())
+    return _squares(part, rows, DualRidge(K, _targets(part, rows), 1.0 / float(K.trace())).errors())
+
+
+def _targets(part: Part, rows: Indices) -> Array:
+    """Return the targets of some rows, or sums of many, times the roots of their weights."""
+    T = np.sqrt(part.w[rows])[:, None] * part.filled[rows]
+    return T if part.sketch is None else T @ part.sketch
+
+
+def _squares(part: Part, rows: Indices, errors: Array) -> float:
+    """Return the mean squared norm of the errors of these targets."""
+    if part.sketch is not None:
+        return float(np.vdot(errors, errors) / part.w[rows].sum())
+    predicted = part.filled[rows] - errors / np.sqrt(part.w[rows])[:, None]
+    return float(part.mean_squares(predicted[:, None], rows).sum())
 
 
 def fit_wide(
@@ -145,39 +157,29 @@ def fit_wide(
     """
     products = RowProducts.of(hidden, part.X, part.w, rows, n_threads)
     n_valid = max(min(VALIDATION_ROWS, len(rows) // 4), 1)
-    best: dict[int, DualRidge] = {}
 
     def lam_by_last(n: int, start: int) -> int:
-        """Choose by regressions on the last rows; `best` has that of the penalty chosen."""
-        K, some, omega = products.K[-n:, -n:], rows[-n:], products.omega[-n:]
-        valid, T, least = some[-n_valid:], omega * part.filled[some], np.inf
-
-        def loss(lam: int) -> float:
-            nonlocal least
-            ridge = DualRidge(K, T, float(PATH[lam]))
-            errors = ridge.errors(n_valid) / omega[-n_valid:]
-            found = float(part.mean_squares((part.filled[valid] - errors)[:, None], valid).sum())
-            if found < least:
-                least = found
-                best.clear()
-                best[lam] = ridge
-            return found
-
-        return descend(loss, start)[0]
+        """Choose by regressions on the last rows."""
+        K, T = products.K[-n:, -n:], _targets(part, rows[-n:])
+        return descend(
+            lambda lam: _squares(
+                part, rows[-n_valid:], DualRidge(K, T, float(PATH[lam])).errors(n_valid)
+            ),
+            start,
+        )[0]
 
     # A guess by fewer rows takes a small part of the time.
     few = max(len(rows) // FIRST, n_valid)
     units = np.log(penalty / products.K[-few:, -few:].trace())
     guess = lam_by_last(few, int(np.argmin(np.abs(np.log(PATH) - units))))
     lam = lam_by_last(len(rows), lam_for_more(guess, len(rows) / few))
-    return _trial(products, layers, lam, part, best[lam])
+    return _trial(products, layers, lam, part)
 
 
 def wide_again(trial: Trial, products: RowProducts, part: Part) -> Trial:
     """Predict each row by a regression without it, of other rows or targets at the same penalty."""
     products = products.of_rows(np.flatnonzero(part.kept))
-    ridge = _regression(products, part.filled, trial.lam)
-    return _trial(products, trial.layers, trial.lam, part, ridge)
+    return _trial(products, trial.layers, trial.lam, part)
 
 
 def wide_coef(trial: Trial, products: RowProducts, target: Array, kept: Mask) -> Array:
@@ -190,15 +192,14 @@ def _regression(products: RowProducts, targets: Array, lam: int) -> DualRidge:
     return DualRidge(products.K, products.omega * targets[products.rows], float(PATH[lam]))
 
 
-def _trial(
-    products: RowProducts, layers: tuple[Layer, ...], lam: int, part: Part, ridge: DualRidge
-) -> Trial:
-    rows, hidden = products.rows, products.hidden
+def _trial(products: RowProducts, layers: tuple[Layer, ...], lam: int, part: Part) -> Trial:
+    rows, hidden, ridge = products.rows, products.hidden, _regression(products, part.filled, lam)
     predicted = np.empty(part.T.shape)
     predicted[rows] = part.filled[rows] - ridge.errors() / products.omega
     coef = products.output_weights(ridge.dual)
-    others = [np.flatnonzero(~part.kept)]
-    (predicted[others[0]],) = part.rows.outputs(hidden, others, [coef], products.n_threads)
+    others = np.flatnonzero(~part.kept)
+    if len(others):
+        (predicted[others],) = part.rows.outputs(hidden, [others], [coef], products.n_threads)
     lams = np.full(part.T.shape[1], lam)
     scores = part.mean_squares_of_many(predicted, np.sort(rows))
     return Trial(

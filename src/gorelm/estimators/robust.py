@@ -68,7 +68,7 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
     n_hidden : int or "auto", default="auto"
         Hidden nodes of every network. "auto": with up to `search_rows` rows 2000 and with fewer
         rows more, up to 3000. With more rows than that 1000, more by the fifth root of the rows
-        beyond 2000 and by the square root of inputs times targets beyond 40, up to 3000, and 1.3
+        beyond 2000 and by the square root of inputs times targets beyond 40, up to 3000, and 1.2
         times as many are shared among all networks. With more than `search_rows` and up to 5000
         rows, if inputs times targets are 160 or more, up to twice as many nodes as rows are
         shared. ("fast": about a third of all these; "high": twice as many.)

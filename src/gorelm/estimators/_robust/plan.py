@@ -20,7 +20,7 @@ from gorelm.estimators._robust.layers import Layer
 from gorelm.estimators._robust.search import SEARCH_LAYERS
 from gorelm.estimators._robust.task import Effort, RobustTask
 
-JOINT_NODES = 1.3  # of a joint fit, in nodes of one member
+JOINT_NODES = 1.2  # of a joint fit, in nodes of one member
 FORWARD_ROWS = 30_000  # from which on the layers of a joint fit are chosen together
 FORWARD_NODES = 1.0  # of a joint fit whose layers are chosen together, in nodes of one member
 FORWARD_SHARE, FORWARD_MOST = 0.2, 20_000  # of the rows, on which they are

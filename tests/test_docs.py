@@ -225,7 +225,8 @@ def test_the_methods_have_the_numbers_of_the_code():
         "draws of layers whose nodes see few inputs": lambda e: e.rounds,
         "compared again, on so many rows": lambda e: f"{e.n_middle}, {e.middle_rows}",
         "members, at most": lambda e: e.n_members,
-        "nodes of a member": lambda e: e.nodes,
+        "nodes of a member, if all rows are searched": lambda e: f"{2 * e.nodes} and more",
+        "nodes of a member, for 2000 rows": lambda e: e.nodes,
         "nodes of a member, at most": lambda e: e.most_nodes,
     }.items():
         cells = " - ".join(str(of(EFFORTS[name])) for name in ("fast", "default", "high"))

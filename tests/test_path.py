@@ -899,7 +899,7 @@ def test_bounds_without_ridge_hold(seed, shape, m, loss, grouped, weighted, delt
 def test_correction_makes_the_bound_without_ridge_better(monkeypatch, loss, delta):
     H, T, weights, _ = draw(34, *TALL, 2, weighted=True)
     H, T, omega, _ = scaled(Case(H, T, weights=weights))
-    problem, options = Problem(loss, 1.0, 1.0, 0.0, delta), Settings(stop="never", max_iter=100)
+    problem, options = Problem(loss, 1.0, 1.0, 0.0, delta), Settings(stop="never", max_iter=30)
     corrected = solve(H, T, problem, omega=omega, settings=options)
     monkeypatch.setattr(certificate, "_correct_bound", lambda *_: None)
     plain = solve(H, T, problem, omega=omega, settings=options)

@@ -15,8 +15,8 @@ e is the target less the leave-one-out prediction. For many rows, `RidgeSums` ha
 groups of rows: the regression without one group is a difference of sums and a Cholesky factor.
 For some thousand rows and more outputs than rows, `DualRidge` has a Cholesky factor of HH' + lam I.
 
-Decompositions and products are NumPy's, which release the lock of the interpreter (SciPy's do not):
-layers and folds are fitted in threads. Only triangular solves and inverses are SciPy's.
+Decompositions and products release the lock of the interpreter: layers and folds are fitted in
+threads.
 
 Penalties are in units of :math:`\|H\|_F^2`, so that one path fits every layer.
 """
@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from scipy import linalg
 
+from gorelm._solver import lapack
 from gorelm._typing import Array, Indices
 
 
@@ -139,7 +139,7 @@ class DualRidge:
     ----------
     K : array (n, n)
         HH', of which the lower triangle is read; rows of H are multiplied by the square roots of
-        their weights. The diagonal is changed and restored.
+        their weights.
     T : array (n, m)
         Targets, times the square roots of the weights.
     lam : float
@@ -152,15 +152,9 @@ class DualRidge:
     """
 
     def __init__(self, K: Array, T: Array, lam: float) -> None:
-        diagonal = K.diagonal().copy()
-        unit = float(diagonal.sum()) or 1.0
-        np.fill_diagonal(K, diagonal + _shift(lam * unit, unit))
-        try:
-            self._factor = np.linalg.cholesky(K)
-        finally:
-            np.fill_diagonal(K, diagonal)
-        # The transpose has LAPACK's order of memory, so that it is not copied.
-        self.dual = linalg.cho_solve((self._factor.T, False), T, check_finite=False)
+        unit = float(K.trace()) or 1.0
+        self._factor = _factor(K, lam * unit, unit)
+        self.dual = lapack.solve(self._factor, T)
 
     def errors(self, n_last: int | None = None) -> Array:
         """Return the targets less what the regressions on all other rows predict, (n, m).
@@ -168,8 +162,8 @@ class DualRidge:
         Of the last rows only, if asked for: these need the last rows of the factor alone.
         """
         n = len(self._factor) if n_last is None else n_last
-        inverse, _ = linalg.lapack.dtrtri(np.asfortranarray(self._factor[-n:, -n:].T))
-        return np.asarray(self.dual[-n:] / np.einsum("ij,ij->i", inverse, inverse)[:, None])
+        inverse = lapack.inverse(self._factor[-n:, -n:])
+        return np.asarray(self.dual[-n:] / np.einsum("ij,ij->j", inverse, inverse)[:, None])
 
 
 @dataclass(frozen=True)
@@ -245,13 +239,14 @@ def ridge_coef(H: Array, T: Array, lams: Array) -> Array:
 
 def _solved(G: Array, shift: float, R: Array, trace: float) -> Array:
     """Return (G + shift I)^-1 R."""
-    factor = G.copy()
-    factor.flat[:: len(G) + 1] += _shift(shift, trace)
-    factor = np.linalg.cholesky(factor)
-    # The transpose has LAPACK's order of memory, so that it is not copied.
-    return np.asarray(linalg.cho_solve((factor.T, False), R, check_finite=False))
+    return lapack.solve(_factor(G, shift, trace), R)
 
 
-def _shift(shift: float, trace: float) -> float:
-    """Return what is added to a diagonal; below rounding a matrix need not be definite."""
-    return max(shift, 1e-14 * trace)
+def _factor(G: Array, shift: float, trace: float) -> Array:
+    """Return the Cholesky factor of G + shift I.
+
+    Shifts below rounding are raised: the matrix need not be definite.
+    """
+    shifted = np.array(G, order="C")
+    shifted.flat[:: len(G) + 1] += max(shift, 1e-14 * trace)
+    return lapack.factor(shifted)

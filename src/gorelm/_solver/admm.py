@@ -198,7 +198,8 @@ class _Run:
                 break
             check = iteration == settings.max_iter or self._is_check(iteration)
             by_residuals = settings.stop == "residuals"
-            sums = step(state, measure=check or by_residuals)
+            with np.errstate(over="ignore", invalid="ignore"):  # a check sees what diverged
+                sums = step(state, measure=check or by_residuals)
             if not (check or by_residuals):
                 continue
             move_back = self._to_host(state, sums)

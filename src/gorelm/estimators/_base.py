@@ -388,6 +388,13 @@ class IterativeELM(BaseELM):
 
     def _weights_of(self, found: Solution) -> Weights:
         gap, status = found.dual_gap[0], found.status[0]
+        if not np.isfinite(found.objective[0]):
+            raise ValueError(
+                f"{type(self).__name__} diverged: after {found.n_iter[0]} iterations its objective "
+                "is not finite. This happens where sample_weight, targets without target_scaling, "
+                "or penalties differ by more powers of ten than the hidden outputs have digits. "
+                "Make them more alike, or pass X as float64."
+            )
         if self._settings().stop == "never" and status == "max_iter":  # the steps asked for
             status = "converged" if gap <= self.tol else "steps done"
         return Weights(

@@ -144,11 +144,17 @@ def test_guided_draws_find_the_inputs_that_matter():
     blind = compare(part, SPARSE, SPARSE.draw(300, 0, X), None, explain=True)
     trial = blind
     for seed in (1, 2, 3):
-        guide = pooled_guides([trial])[2]
+        guide = pooled_guides([trial], {})[2]
         trial = compare(part, SPARSE, SPARSE.draw(300, seed, X, guide), guide, explain=True)
     assert trial.score < 0.5 * blind.score
     best = guide.subsets[np.argmax(guide.probabilities)]
     assert list(best) == [3, 9]
+    # What acts together is known before any node is drawn.
+    known = part.sets[2]
+    assert known.subsets.tolist() == [[3, 9]]
+    assert compare(part, SPARSE, SPARSE.draw(300, 1, X, known), known).score < 0.5 * blind.score
+    both = pooled_guides([blind], part.sets)[2]
+    assert both.probabilities[(both.subsets == [3, 9]).all(axis=1)] > 0.5
 
 
 def test_guides_of_bad_trials_do_not_count():
@@ -157,10 +163,10 @@ def test_guides_of_bad_trials_do_not_count():
         compare(part, SPARSE, SPARSE.draw(30, seed, part.X), None, explain=True) for seed in (0, 1)
     )
     bad = replace(other, scores=3 * good.scores)
-    alone, both = (pooled_guides(some)[2] for some in ([good], [good, bad]))
+    alone, both = (pooled_guides(some, {})[2] for some in ([good], [good, bad]))
     np.testing.assert_array_equal(alone.probabilities, both.probabilities)
     dense = compare(part, DENSE, DENSE.draw(5, 0, part.X), None, explain=True)
-    assert pooled_guides([dense]) == {}
+    assert pooled_guides([dense], {}) == {}
 
 
 @pytest.mark.parametrize("layer", [one for one in SEARCH_LAYERS if not one.linear])

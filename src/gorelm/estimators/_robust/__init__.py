@@ -12,8 +12,9 @@ each step a row is judged by models that were not fitted to its target:
    clearly better than squares, the pull of all cells is bounded.
 2. *Search* (`search.py`). Ridge paths of many hidden layers with few nodes, on the rows that stay
    (of many rows, on a sample), compared by leave-one-out. Layers whose nodes see few inputs are
-   drawn again where their nodes explained most, as long as the score improves; nodes of others look
-   in the directions in which a regression changes. The best few layers become the members of an
+   drawn where inputs act together (`gorelm._features.interactions`), and again where their nodes
+   explained most; the better draw stays. Nodes of others look in the directions in which a
+   regression changes. The best few layers become the members of an
    ensemble; their predictions judge all rows again (`judge.py`). If they, or better layers than the
    screen's fitted to all rows, see one group, no row is set aside.
 3. *Refine* (`members.py`). The members get all their nodes and all rows, and judge all rows once

@@ -39,9 +39,10 @@ from gorelm.estimators._robust.layers import (
     trusted,
 )
 from gorelm.estimators._robust.plan import layers_compared, rows_compared
-from gorelm.estimators._robust.task import RobustTask
+from gorelm.estimators._robust.task import CENTRE_ROWS, RobustTask
 
 VALIDATION_ROWS = 3000
+TEACHING_ROWS = 10_000  # that tell which inputs act together
 GUIDE_ROWS = 2000  # that tell what a subset of the inputs explains
 STEP = 4.0  # between penalties
 SUMMED_APART = 4  # groups of rows, for threads to share
@@ -57,6 +58,7 @@ class _SomeRows:
     rows: ScaledRows  # these
     valid: Indices  # to judge by
     X_valid: Array
+    sets: dict[int, SubsetGuide]  # of inputs that act together, by their size
 
     @classmethod
     def of(cls, task: RobustTask, part: Part) -> Self:
@@ -71,7 +73,10 @@ class _SomeRows:
             if len(tested) and len(trained):
                 valid, train = tested[:VALIDATION_ROWS], trained
         train, valid = np.sort(train), np.sort(valid)
-        return cls(part, train, part.rows.sample(train), valid, part.rows.take(valid))
+        (X, _), centres = task.centres, task.sample(CENTRE_ROWS)  # which have been read
+        teaching = np.flatnonzero(part.kept[centres] & ~np.isin(centres, valid))[:TEACHING_ROWS]
+        sets = part.sets_of(X[teaching], centres[teaching])
+        return cls(part, train, part.rows.sample(train), valid, part.rows.take(valid), sets)
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ def choose_together(
 
 def _as_searched(task: RobustTask, tried: Sequence[Trial], of_search: Part, n_nodes: int) -> Chosen:
     """Return layers with the guides and the penalties of the search."""
-    (X, w), guides = task.centres, pooled_guides(tried)
+    (X, w), guides = task.centres, pooled_guides(tried, of_search.sets)
     hidden = [t.layer.draw(n_nodes, task.seed, X, guide_of(t.layer, guides), w) for t in tried]
     norms = [np.vdot(H, H) / len(H) for H in (with_constant(h, X[:GUIDE_ROWS]) for h in hidden)]
     # With these scales the penalties that the layers chose alone are one and the same.
@@ -145,7 +150,7 @@ def _guided(
     joint = chosen.draw(n_nodes, task.seed + of_round, *task.centres)
     fits, every = _JointFits(task, some, joint), range(len(chosen.layers))
     penalty = fits.descend(every, chosen.penalty)[1]
-    found = _guides_of(task, fits.coef(every, penalty), joint)
+    found = _guides_of(task, some, fits.coef(every, penalty), joint)
     return replace(chosen, penalty=penalty, guides=chosen.guides | found)
 
 
@@ -157,7 +162,7 @@ def _selected(
     fits = _JointFits(task, some, joint)
     added, penalty = _forward(task, fits, len(every.layers), every.penalty)
     kept = JointLayer(tuple(joint.parts[k] for k in added), every.scales[added])
-    found = _guides_of(task, fits.coef(added, penalty), kept)
+    found = _guides_of(task, some, fits.coef(added, penalty), kept)
     largest = kept.scales.max()
     return Chosen(
         tuple(every.layers[k] for k in added),
@@ -228,15 +233,23 @@ class _JointFits:
         return least, penalty
 
 
-def _guides_of(task: RobustTask, coef: Array, joint: JointLayer) -> dict[int | None, Guide]:
-    """Return what the nodes with each number of inputs explain in a regression on all of them."""
+def _guides_of(
+    task: RobustTask, some: _SomeRows, coef: Array, joint: JointLayer
+) -> dict[int | None, Guide]:
+    """Return the sets of inputs that act together, of each number of inputs.
+
+    Where none is known, what the nodes explain in a regression on all of them.
+    """
     X, w = (rows[:GUIDE_ROWS] for rows in task.centres)
-    found: dict[int | None, list[SubsetGuide]] = {}
+    explained: dict[int, list[SubsetGuide]] = {}
     for layer, scale, columns in zip(joint.parts, joint.scales, joint.columns, strict=True):
         if sees_few(layer):
             linked = len(layer.inputs)
             weights = scale * coef[columns][linked:]
             guide = explained_by_subset(layer, layer.transform(X)[:, linked:], weights, w)
-            found.setdefault(layer.A.shape[1], []).append(guide)
-    pooled = {n_inputs: SubsetGuide.pooled(guides) for n_inputs, guides in found.items()}
-    return {n_inputs: guide.by_deviation() for n_inputs, guide in pooled.items()}
+            explained.setdefault(layer.A.shape[1], []).append(guide)
+    found: dict[int | None, Guide] = {
+        n_inputs: SubsetGuide.pooled(guides).by_deviation()
+        for n_inputs, guides in explained.items()
+    }
+    return found | some.sets

@@ -9,7 +9,7 @@ their nodes explained most (`pooled_guides`).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from itertools import chain, zip_longest
@@ -24,6 +24,7 @@ from gorelm._features.guide import (
     directions_by_gradients,
     explained_by_subset,
 )
+from gorelm._features.interactions import acting_together
 from gorelm._features.joint import JointLayer
 from gorelm._features.layer import HiddenLayer
 from gorelm._solver.ridge import RidgePath, RidgeSums, ridge_coef
@@ -167,6 +168,16 @@ class Part:
     def rows(self) -> ScaledRows:
         """Scaled inputs of rows that may be too many for an array."""
         return scaled_rows(self.given)
+
+    @cached_property
+    def sets(self) -> dict[int, SubsetGuide]:
+        """Sets of inputs that act together, by their size, in the rows that are fitted."""
+        return self.sets_of(self.X[self.kept], np.flatnonzero(self.kept))
+
+    def sets_of(self, X: Array, rows: Indices) -> dict[int, SubsetGuide]:
+        """Return sets of inputs that act together in some rows, whose inputs are X."""
+        T = self.filled[rows]
+        return acting_together(X, T if self.sketch is None else T @ self.sketch, self.w[rows])
 
     def mean_squares(self, predicted: Array, rows: Mask | Indices) -> Array:
         """Return the mean squared errors (P, m) of some rows, of predictions (n, P, m)."""
@@ -404,21 +415,31 @@ def is_complement(fold: Fold, n_rows: int) -> bool:
 # -- where nodes help ------------------------------------------------------------------------------
 
 
-def pooled_guides(trials: Sequence[Trial]) -> dict[int | None, Guide]:
+def pooled_guides(
+    trials: Sequence[Trial], sets: Mapping[int, SubsetGuide]
+) -> dict[int | None, Guide]:
     """Return what the nodes with each number of inputs explain, on average over good trials.
 
-    Of nodes that see all inputs (None): the directions in which they look, if some are directed.
+    Sets that are known to act together count as much as all that nodes say. Of nodes that see all
+    inputs (None): the directions in which they look, if some are directed.
     """
     guides: dict[int | None, Guide] = {}
     for n_inputs in {trial.layer.n_inputs for trial in trials if trial.explained is not None}:
         same = [trial for trial in trials if trial.layer.n_inputs == n_inputs]
         most = GUIDING * min(trial.score for trial in same)
         good = [trial.explained for trial in same if trial.score <= most]
-        guides[n_inputs] = SubsetGuide.pooled([guide for guide in good if guide is not None])
+        nodes = SubsetGuide.pooled([guide for guide in good if guide is not None])
+        known = known_sets(n_inputs, sets)
+        guides[n_inputs] = SubsetGuide.pooled([nodes, known]) if known else nodes
     for trial in trials:
         if isinstance(trial.guide, Directions):
             guides[None] = trial.guide
     return guides
+
+
+def known_sets(n_inputs: int | None, sets: Mapping[int, SubsetGuide]) -> SubsetGuide | None:
+    """Return the sets of so many inputs that act together; None: none is known."""
+    return sets.get(n_inputs) if n_inputs is not None else None
 
 
 def guide_of(layer: Layer, guides: dict[int | None, Guide]) -> Guide | None:

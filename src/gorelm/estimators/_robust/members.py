@@ -148,7 +148,7 @@ def _grown(
 
     `before` and `scaling` are those of the targets in the search and of all rows.
     """
-    guides = trusted(pooled_guides(searched))
+    guides = trusted(pooled_guides(searched, part.sets))
     nodes = task.nodes_for(int(part.kept.sum()))
 
     def grown(trial: Trial) -> Trial:
@@ -175,7 +175,7 @@ def _grown_by_sums(
     With many rows a node, the bias of the layers is larger than their variance: one regression on
     the nodes of several layers has less of it than the average of as many regressions.
     """
-    guides = pooled_guides(searched)
+    guides = pooled_guides(searched, some.sets)
     effort, guided = task.effort, {t.layer for t in searched if t.guide is not None}
 
     def drawn(layer: Layer, nodes: int, X: Array, w: Array) -> tuple[HiddenLayer, Guide | None]:
@@ -191,7 +191,8 @@ def _grown_by_sums(
     nodes = task.n_hidden or int(effort.middle_nodes * wider)
     more = (some.kept.sum() * nodes) / (of_search.kept.sum() * task.few_nodes)
     middle = task.each(on_some, searched[: effort.n_middle], "comparing")
-    guides |= pooled_guides(task.each(FoldedFit.on_judging_fold, middle, "comparing"))
+    guides |= pooled_guides(task.each(FoldedFit.on_judging_fold, middle, "comparing"), some.sets)
+    guides = guides | some.sets  # of so many rows more exact than what nodes explain
     best = _best_average(middle, effort.n_members)
     # With these scales the penalties that the layers chose are one and the same.
     scales = np.array([one.penalty**-0.5 for one in best])

@@ -22,7 +22,7 @@ from gorelm.estimators._robust.task import Effort, RobustTask
 
 JOINT_NODES = 1.2  # of a joint fit, in nodes of one member
 FORWARD_ROWS = 30_000  # from which on the layers of a joint fit are chosen together
-FORWARD_NODES = 1.0  # of a joint fit whose layers are chosen together, in nodes of one member
+FORWARD_NODES = 0.75  # of a joint fit whose layers are chosen together, in nodes of one member
 FORWARD_SHARE, FORWARD_MOST = 0.2, 20_000  # of the rows, on which they are
 FORWARD_ROUNDS = 3  # of sums over these
 COMPARED = 1.3  # outputs of all layers to choose from, at most, in outputs of the members
@@ -69,7 +69,8 @@ def plan(
 ) -> list[Work]:
     """Return the passes over all rows, and what else takes longer the more rows there are."""
     N, m = n_rows, n_targets
-    few = min(effort.few_nodes, n_hidden or effort.few_nodes)
+    few = effort.few_nodes_for(N, n_inputs)
+    few = min(few, n_hidden or few)
     n_members = effort.n_members * min(m, 2)  # a target may have members of its own
     L = outputs_of(effort, n_hidden, n_rows, n_inputs, n_targets)
 

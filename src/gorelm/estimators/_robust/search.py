@@ -39,6 +39,7 @@ from gorelm.estimators._robust.layers import (
     by_halves,
     compare,
     draw_and_compare,
+    known_sets,
     learn_by_halves,
     learn_directions,
     pooled_guides,
@@ -252,28 +253,44 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
     """Return a trial of every layer, best first; sparse ones drawn where their nodes help."""
-    nodes = task.few_nodes
-    sparse = [k for k, layer in enumerate(SEARCH_LAYERS) if is_sparse(layer, part.X.shape[1])]
+    nodes, layers = task.few_nodes, layers_to_compare(task)
+    sparse = [k for k, layer in enumerate(layers) if is_sparse(layer, part.X.shape[1])]
 
     def draw(which: tuple[int, int, Guide | None]) -> Trial:
         k, of_round, guide = which
-        layer = SEARCH_LAYERS[k]
+        layer = layers[k]
         hidden = layer.draw(nodes, task.seed + of_round, part.X, guide, part.w)
         return compare(part, layer, hidden, guide, explain=True)
 
-    first = [(k, 0, None) for k in range(len(SEARCH_LAYERS))]
+    first: list[tuple[int, int, Guide | None]] = [(k, 0, None) for k in range(len(layers))]
+    for k in sparse:
+        first[k] = (k, 0, known_sets(layers[k].n_inputs, part.sets))
     trials = task.each(draw, first, "searching layers")
     for of_round in range(1, task.effort.rounds):
         sparse.sort(key=lambda k: trials[k].score)
         most = GUIDING * trials[sparse[0]].score if sparse else 0.0
         redrawn = [k for k in sparse if trials[k].score <= most]
         redrawn = redrawn if of_round == 1 else redrawn[:REDRAWN]
-        guides = pooled_guides([trials[k] for k in sparse])
-        again = [(k, of_round, guides[SEARCH_LAYERS[k].n_inputs]) for k in redrawn]
+        guides = pooled_guides([trials[k] for k in sparse], part.sets)
+        again = [(k, of_round, guides[layers[k].n_inputs]) for k in redrawn]
         for k, trial in zip(redrawn, task.each(draw, again, "redrawing layers"), strict=True):
             if trial.score < trials[k].score:
                 trials[k] = trial
     return sorted([*trials, *_directed(task, part, trials)], key=lambda trial: trial.score)
+
+
+def layers_to_compare(task: RobustTask) -> Sequence[Layer]:
+    """Return the layers; of more inputs than rows, sparse ones without the inputs as outputs.
+
+    A linear model of so many inputs fits every target. Beside it, nodes have little to explain.
+    """
+    if not task.more_inputs_than_rows:
+        return SEARCH_LAYERS
+    n_features = task.rows.shape[1]
+    return [
+        replace(layer, direct_link=False) if is_sparse(layer, n_features) else layer
+        for layer in SEARCH_LAYERS
+    ]
 
 
 def _directed(task: RobustTask, part: Part, others: Sequence[Trial]) -> list[Trial]:

@@ -61,7 +61,7 @@ def fitted_wide(
     n_nodes : int
         Nodes of all layers together.
     """
-    guides, X = pooled_guides(searched), part.X
+    guides, X = pooled_guides(searched, part.sets), part.X
     rows = np.random.default_rng(task.seed).permutation(np.flatnonzero(part.kept))
     some, most = rows[:COMPARED_ROWS], task.effort.n_members
     n_compared = max(int(SPARE * n_nodes / most * len(some) / len(rows)), 1)

@@ -192,7 +192,8 @@ def _grown_by_sums(
     more = (some.kept.sum() * nodes) / (of_search.kept.sum() * task.few_nodes)
     middle = task.each(on_some, searched[: effort.n_middle], "comparing")
     guides |= pooled_guides(task.each(FoldedFit.on_judging_fold, middle, "comparing"), some.sets)
-    guides = guides | some.sets  # of so many rows more exact than what nodes explain
+    for n_inputs, known in some.sets.items():
+        guides[n_inputs] = known  # of so many rows more exact than what nodes explain
     best = _best_average(middle, effort.n_members)
     # With these scales the penalties that the layers chose are one and the same.
     scales = np.array([one.penalty**-0.5 for one in best])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,10 +17,16 @@ from threadpoolctl import threadpool_limits
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# Seconds after which a thread that waits for the interpreter's lock asks for it. By default 5 ms:
+# longer than many of the items' BLAS calls, after each of which a thread waits for the lock.
+SWITCH_SECONDS = 2e-4
+
 _lock = Lock()
 _users = 0
 _limits = ExitStack()
 _keeper: ThreadPoolExecutor | None = None
+_switching = 0
+_switch_before = 0.0
 
 
 @contextmanager
@@ -63,8 +70,32 @@ def _hold() -> None:
 
 def _forget() -> None:
     """Begin anew in a forked process, which has none of the threads."""
-    global _lock, _users, _limits, _keeper
+    global _lock, _users, _limits, _keeper, _switching
     _lock, _users, _limits, _keeper = Lock(), 0, ExitStack(), None
+    if _switching:
+        _switching = 0
+        sys.setswitchinterval(_switch_before)
+
+
+@contextmanager
+def short_turns() -> Iterator[None]:
+    """Let waiting threads ask for the interpreter's lock soon while any caller is in this context.
+
+    The interval belongs to the process. The last caller to leave restores what the first has found.
+    """
+    global _switching, _switch_before
+    with _lock:
+        if not _switching:
+            _switch_before = sys.getswitchinterval()
+            sys.setswitchinterval(min(SWITCH_SECONDS, _switch_before))
+        _switching += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _switching -= 1
+            if not _switching:
+                sys.setswitchinterval(_switch_before)
 
 
 if hasattr(os, "register_at_fork"):
@@ -93,7 +124,8 @@ def ordered_map(work: Callable[[Item], Result], items: Sequence[Item], n: int) -
         yield from map(work, items)
         return
     executor = ThreadPoolExecutor(min(n, len(items)))
-    try:
-        yield from executor.map(work, items)
-    finally:  # an interrupt does not wait for what has not begun
-        executor.shutdown(wait=True, cancel_futures=True)
+    with short_turns():
+        try:
+            yield from executor.map(work, items)
+        finally:  # an interrupt does not wait for what has not begun
+            executor.shutdown(wait=True, cancel_futures=True)

@@ -297,9 +297,10 @@ def in_one_region(
     X, off = X[first], off[rows[first]]
     if off.sum() < 3:
         return False
-    distances = euclidean_distances(X)
-    np.fill_diagonal(distances, np.inf)
-    beside = int(off[np.argmin(distances, axis=1)][off].sum())
+    places = np.flatnonzero(off)
+    distances = euclidean_distances(X[places], X)
+    distances[np.arange(len(places)), places] = np.inf
+    beside = int(off[np.argmin(distances, axis=1)].sum())
     expected = (off.sum() - 1) / (len(off) - 1)
     by_chance = binom.sf(beside - 1, off.sum(), expected)
     most = expected + share * (1 - expected)

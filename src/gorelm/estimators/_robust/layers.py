@@ -535,7 +535,8 @@ class FoldedFit:
         self._valid = self._kept(self._tests[self._judging])[:VALIDATION_ROWS]
         self._H_valid = with_constant(hidden, part.rows.take(self._valid))
         self._coefs: dict[int, Array] = {}  # without that fold, for each penalty tried
-        self.lam, self.loss = descend(partial(self._loss, self._sums_without(self._judging)), start)
+        loss = partial(self._loss, self._sums_without(self._judging))
+        self.lam, self.loss = descend(loss, start, n_threads)
 
     def _kept(self, rows: Indices) -> Indices:
         return rows[self._part.kept[rows]]

@@ -182,23 +182,25 @@ def _grown_by_sums(
         guide = guide_of(layer, guides) if layer in guided else None
         return layer.draw(nodes, task.seed, X, guide, w), guide
 
-    def on_some(trial: Trial) -> FoldedFit:
+    def on_some(trial: Trial) -> tuple[FoldedFit, Trial]:
         start = lam_for_more(trial.lam, more)
         found = drawn(trial.layer, nodes, some.X, some.w)
-        return FoldedFit(some, trial.layer, *found, start, seed=task.seed, n_threads=1)
+        fit = FoldedFit(some, trial.layer, *found, start, seed=task.seed, n_threads=1)
+        return fit, fit.on_judging_fold()
 
     wider = min(effort.columns_factor(part.rows.shape[1], part.T.shape[1]), 2.0)
     nodes = task.n_hidden or int(effort.middle_nodes * wider)
     more = (some.kept.sum() * nodes) / (of_search.kept.sum() * task.few_nodes)
-    middle = task.each(on_some, searched[: effort.n_middle], "comparing")
-    guides |= pooled_guides(task.each(FoldedFit.on_judging_fold, middle, "comparing"), some.sets)
+    compared = task.each(on_some, searched[: effort.n_middle], "comparing")
+    middle, explaining = zip(*compared, strict=True)
+    guides |= pooled_guides(explaining, some.sets)
     for n_inputs, known in some.sets.items():
         guides[n_inputs] = known  # of so many rows more exact than what nodes explain
     best = _best_average(middle, effort.n_members)
     # With these scales the penalties that the layers chose are one and the same.
     scales = np.array([one.penalty**-0.5 for one in best])
     layers, lams = tuple(one.layer for one in best), [one.lam for one in best]
-    del middle, best  # and the sums that they hold
+    del compared, middle, best  # and the sums that they hold
     guides = trusted(guides)
     n_kept = int(part.kept.sum())
     n_nodes = task.nodes_for(n_kept)

@@ -69,7 +69,7 @@ def plan(
 ) -> list[Work]:
     """Return the passes over all rows, and what else takes longer the more rows there are."""
     N, m = n_rows, n_targets
-    few = effort.few_nodes_for(N, n_inputs)
+    few = effort.few_nodes_for(N)
     few = min(few, n_hidden or few)
     n_members = effort.n_members * min(m, 2)  # a target may have members of its own
     L = outputs_of(effort, n_hidden, n_rows, n_inputs, n_targets)

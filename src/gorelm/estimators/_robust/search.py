@@ -253,13 +253,13 @@ def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> 
 
 def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
     """Return a trial of every layer, best first; sparse ones drawn where their nodes help."""
-    nodes, layers = task.few_nodes, layers_to_compare(task)
+    layers, nodes = layers_to_compare(task)
     sparse = [k for k, layer in enumerate(layers) if is_sparse(layer, part.X.shape[1])]
 
     def draw(which: tuple[int, int, Guide | None]) -> Trial:
         k, of_round, guide = which
         layer = layers[k]
-        hidden = layer.draw(nodes, task.seed + of_round, part.X, guide, part.w)
+        hidden = layer.draw(nodes[k], task.seed + of_round, part.X, guide, part.w)
         return compare(part, layer, hidden, guide, explain=True)
 
     first: list[tuple[int, int, Guide | None]] = [(k, 0, None) for k in range(len(layers))]
@@ -279,18 +279,18 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
     return sorted([*trials, *_directed(task, part, trials)], key=lambda trial: trial.score)
 
 
-def layers_to_compare(task: RobustTask) -> Sequence[Layer]:
-    """Return the layers; of more inputs than rows, sparse ones without the inputs as outputs.
+def layers_to_compare(task: RobustTask) -> tuple[list[Layer], list[int]]:
+    """Return the layers and the nodes of each.
 
-    A linear model of so many inputs fits every target. Beside it, nodes have little to explain.
+    Of more inputs than rows, sparse layers are tried without the inputs as outputs, too: a linear
+    model of so many inputs fits every target, and beside it nodes have little to explain.
     """
-    if not task.more_inputs_than_rows:
-        return SEARCH_LAYERS
-    n_features = task.rows.shape[1]
-    return [
-        replace(layer, direct_link=False) if is_sparse(layer, n_features) else layer
-        for layer in SEARCH_LAYERS
-    ]
+    layers, nodes = list(SEARCH_LAYERS), [task.few_nodes] * len(SEARCH_LAYERS)
+    if task.more_inputs_than_rows:
+        sparse = [layer for layer in layers if is_sparse(layer, task.rows.shape[1])]
+        layers += [replace(layer, direct_link=False) for layer in sparse]
+        nodes += [task.wide_few_nodes] * len(sparse)
+    return layers, nodes
 
 
 def _directed(task: RobustTask, part: Part, others: Sequence[Trial]) -> list[Trial]:

@@ -20,7 +20,7 @@ from gorelm.selection import Fold, track
 LEARNING_ROWS = 50_000  # of more rows, errors of a sample tell how large they usually are
 CENTRE_ROWS = 20_000  # of more rows, a sample may be centres of hidden nodes
 FEW_ROWS, MOST_FEW = 400, 3.0  # fewer rows: more nodes in the search, at most so many times
-WIDE_FEW = 7.5  # times the nodes in the search, of tables with more inputs than rows
+WIDE_FEW = 7.5  # times these nodes, of layers that only tables with more inputs than rows have
 WIDE_ROWS = 5000  # most rows of a regression on more nodes than rows: of more, it takes longer
 WIDE_COLUMNS = 160  # inputs times targets, from which on there is one
 LEAST_WIDE, MOST_WIDE = 1.25, 2.0  # nodes for each of them
@@ -36,7 +36,7 @@ class Effort:
     """How much is tried."""
 
     search_rows: int  # up to which all rows are searched; of more, a sample
-    few_nodes: int  # of the layers in the search; of tables with few rows, or wide ones, more
+    few_nodes: int  # of the layers in the search; of tables with few rows more
     rounds: int  # of draws guided by what the nodes of earlier ones explained
     # Of more rows than are searched, this many layers are compared on more rows with more nodes.
     n_middle: int
@@ -47,14 +47,9 @@ class Effort:
     most_nodes: int
     wide_work: float  # products in HH' of more nodes than rows, for 10 inputs and 4 targets
 
-    def few_nodes_for(self, n_rows: int, n_inputs: int) -> int:
-        """Return the nodes of a layer in the search.
-
-        Of few rows more, as they take little time. Of more inputs than rows, those of sparse layers
-        see few of the sets of inputs: the more nodes, the more of these sets.
-        """
-        more = min(max(FEW_ROWS / max(n_rows, 1), 1.0), MOST_FEW)
-        return int(self.few_nodes * (WIDE_FEW if n_inputs > n_rows else more))
+    def few_nodes_for(self, n_rows: int) -> int:
+        """Return the nodes of a layer in the search: of few rows more, as they take little time."""
+        return int(self.few_nodes * min(max(FEW_ROWS / max(n_rows, 1), 1.0), MOST_FEW))
 
     def nodes_for(self, n_rows: int, n_inputs: int, n_targets: int) -> int:
         """Return the nodes of a member: they grow with the rows, and of many with the columns.
@@ -163,7 +158,16 @@ class RobustTask:
     @property
     def few_nodes(self) -> int:
         """The nodes of a layer in the search."""
-        few = self.effort.few_nodes_for(int(self.usable.sum()), self.rows.shape[1])
+        few = self.effort.few_nodes_for(int(self.usable.sum()))
+        return min(few, self.n_hidden or few)
+
+    @property
+    def wide_few_nodes(self) -> int:
+        """The same, of a layer without a linear model beside it, of more inputs than rows.
+
+        Nodes that see few inputs see few of the sets of inputs: the more nodes, the more sets.
+        """
+        few = int(self.effort.few_nodes * WIDE_FEW)
         return min(few, self.n_hidden or few)
 
     @property

@@ -52,6 +52,9 @@ def tables() -> dict[str, Table]:
         "rules": rules(),
         "menu": menu(),
         "ridge": ridge(),
+        "fares": fares(),
+        "branches": branches(),
+        "pond": pond(),
     }
 
 
@@ -378,3 +381,47 @@ def ridge() -> Table:
     along = X[:, :8] @ rng.standard_normal(8) / np.sqrt(8)
     T = np.sin(2 * along) + along * (X[:, 8] > 0)
     return X, noisy(T[:, None], 0.15, rng)
+
+
+def fares() -> Table:
+    """Prices of 240 routes on 320 days, from which six of them are predicted a week ahead.
+
+    A few markets move all prices, by factors; some days are many times dearer than others.
+    """
+    rng = np.random.default_rng(22)
+    markets = rng.standard_normal((320, 6))
+    for day in range(1, 320):
+        markets[day] = 0.9 * markets[day - 1] + 0.45 * markets[day]
+    later = markets[7:] + 0.2 * rng.standard_normal((313, 6))
+    loads = 0.5 * rng.gamma(1.0, 1.0, (6, 240)) * (rng.random((6, 240)) < 0.5)
+    base = rng.uniform(50, 500, 240)
+    own = np.exp(0.2 * rng.standard_normal((320, 240)))
+    X = base * np.exp(markets @ loads) * own
+    T = base[:6] * np.exp(later @ loads[:, :6] + 0.15 * rng.standard_normal((313, 6)))
+    return np.round(X[:313]), np.round(T)
+
+
+def branches() -> Table:
+    """Staff of 300 branches in 200 jobs, from which those in ten others are predicted.
+
+    Branches differ in size by a factor of hundreds, and in what they do.
+    """
+    rng = np.random.default_rng(23)
+    size = np.exp(1.3 * rng.standard_normal((300, 1)))
+    mix = rng.dirichlet(np.full(5, 0.7), 300) @ rng.gamma(0.5, 20.0, (5, 210))
+    staff = rng.poisson(size * mix * np.exp(0.3 * rng.standard_normal((300, 210)))).astype(float)
+    return staff[:, :200], staff[:, 200:]
+
+
+def pond() -> Table:
+    """Six properties of a pond five days ahead, from those of five days; 48 rows."""
+    rng = np.random.default_rng(24)
+    n = 60
+    season = np.column_stack([f(2 * np.pi * np.arange(n) / 45) for f in (np.sin, np.cos)])
+    state, noise = np.zeros((n, 4)), rng.standard_normal((n, 4))
+    for day in range(1, n):
+        state[day] = 0.85 * state[day - 1] + 0.4 * noise[day]
+    drivers = np.hstack([season, state])
+    S = np.exp(0.5 * drivers @ rng.standard_normal((6, 6))) + 0.1 * rng.standard_normal((n, 6))
+    lagged = [S[k : n - 8 + k] for k in range(5)]
+    return np.hstack(lagged)[:48], S[8:][:48]

@@ -643,6 +643,7 @@ def test_the_search_is_repeated_if_many_rows_change_sides(
 
     monkeypatch.setattr(search, "_judge_by", judged_by)
     monkeypatch.setattr(search, "confirmed", lambda *args: (True, none[0]))
+    monkeypatch.setattr(search, "explained_together", lambda *args: args[2])
     screened = make_screened(data.T, contaminated, every)
     monkeypatch.setattr(search, "judged_by_screen", lambda task, screened: screened)
     found = search.search(make_task(data.X, data.T), screened)

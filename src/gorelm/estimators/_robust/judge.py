@@ -20,7 +20,7 @@ from gorelm.estimators._robust.cells import (
     split_sizes,
 )
 from gorelm.estimators._robust.task import RobustTask
-from gorelm.estimators._robust.wrong_values import WrongValues
+from gorelm.estimators._robust.wrong_values import DoubtedCells, WrongRows, WrongValues
 
 # Few rows often form two groups by chance: the models of the search must explain, of n rows,
 # TWO_GROUPS + BY_CHANCE / n.
@@ -39,6 +39,7 @@ HEAVY = 1.5  # usual errors, beyond which the pull of a cell does not grow where
 # predictions are too poor to tell what wrong values look like: in thresholds beyond which they are.
 NEARLY_APART = 0.5
 LIKELY_WRONG = 0.5  # where wrong cells form a group: how likely those are wrong that are left out
+VALUE_STEPS = 3  # in which what wrong rows look like, and which rows are wrong, are found in turn
 REGION_ROWS = 2000  # of more rows, nearest neighbours are searched in a sample
 BY_CHANCE_BESIDE = 0.005  # significance level of the test whether mistakes are neighbours
 JUDGED_ROWS = 65_536  # at a time
@@ -164,8 +165,22 @@ def _judge(
         flagged &= sizes > threshold
         threshold = float(np.expm1(threshold))
         if screened.contaminated:
-            learnt &= ~flagged[sample]
-            rules = rules_by(learnt, groups)
+            right = learnt & ~flagged[sample]
+            rules = rules_by(right, groups)
+            for _ in range(VALUE_STEPS if by_values else 0):
+                wrong_rows = WrongRows.learn(
+                    _cells_of(rules, seen, seen_at, rowwise), flagged[sample], learnt * w[sample]
+                )
+                (doubted,) = np.nonzero(flagged)
+                errors, at = errors_of(doubted)
+                cells = _cells_of(rules, errors, at, rowwise)
+                likely = wrong_rows.likely(cells, w[doubted] * task.learning[doubted])
+                if likely.all():
+                    break
+                flagged[doubted[~likely]] = False
+                right = learnt & ~flagged[sample]
+                rules = rules_by(right, groups)
+            learnt = right
             mask &= flagged[:, None]
         else:
             mask[:] = False
@@ -229,6 +244,15 @@ def _judge(
         wrong=wrong,
         T=to_fit,
     )
+
+
+def _cells_of(
+    rules: CellRules, errors: Array, expected: Array, targets: Mask | slice
+) -> DoubtedCells:
+    """Return the cells of the targets by which rows are judged."""
+    usual = rules.usual(expected)
+    cells = DoubtedCells(expected - errors, np.abs(errors) / usual, usual, np.abs(errors) > usual)
+    return cells.of_targets(targets)
 
 
 def some_rows(n_rows: int) -> Iterator[slice]:

@@ -241,43 +241,92 @@ def compare(
 
     With `explain`, also tell what its nodes explain, to guide other draws.
     """
-    H, omega, kept = with_constant(hidden, part.X), np.sqrt(part.w)[:, None], part.kept
+    H = with_constant(hidden, part.X)
     if part.folds is None:
-        path = RidgePath(omega[kept] * H[kept], PATH)
-        T = _filled_in(part, path)
-        if part.sketch is None:
-            errors = path.errors(T)
-            known = ~np.isnan(part.T[kept])
-            counted = errors if known.all() else errors * known[:, None]
-            cut = (omega[kept] * part.cut)[:, None]
-            counted = np.clip(counted, -cut, cut)
-        else:
-            errors = counted = path.errors(T @ part.sketch)
-        squares = np.einsum("npm,npm->pm", counted, counted) / part.w[kept].sum()
-        best, targets = int(np.argmin(squares.sum(axis=1))), np.arange(T.shape[1])
-        if part.sketch is None:
-            lams = np.full(len(targets), best) if part.one_penalty else penalty_of_each(squares)
-            left_out, scores = T - errors[:, lams, targets], squares[lams, targets]
-        else:
-            lams = np.full(len(targets), best)
-            errors = path.errors(T, slice(best, best + 1))[:, 0]
-            left_out = T - errors
-            errors = np.where(np.isnan(part.T[kept]), 0.0, errors)
-            scores = (errors**2).sum(axis=0) / part.w[kept].sum()
-        coef = path.coef(T, lams)
-        predicted = np.asarray(H @ coef)
-        predicted[kept] = left_out / omega[kept]
+        trial = compare_by(part, layer, hidden, guide, H, decomposed(part, H))
     else:
-        of_folds = _by_folds(part, H, omega)
-        scored = kept & ~np.isnan(of_folds[:, 0, 0])
-        squares = part.mean_squares(of_folds[scored], scored)
-        best, targets = int(np.argmin(squares.sum(axis=1))), np.arange(squares.shape[1])
+        trial = _compare_by_folds(part, layer, hidden, guide, H)
+    if explain:
+        return replace(trial, explained=explained(part, hidden, H[part.kept], trial.coef))
+    return trial
+
+
+def decomposed(part: Part, H: Array) -> RidgePath:
+    """Return the regressions of the kept rows at every penalty, before targets are known."""
+    return RidgePath(np.sqrt(part.w[part.kept])[:, None] * H[part.kept], PATH)
+
+
+def compare_by(
+    part: Part,
+    layer: Layer,
+    hidden: HiddenLayer | JointLayer,
+    guide: Guide | None,
+    H: Array,
+    path: RidgePath,
+) -> Trial:
+    """Predict each row without it, by a decomposition of the rows that are kept."""
+    omega, kept = np.sqrt(part.w)[:, None], part.kept
+    T = _filled_in(part, path)
+    if part.sketch is None:
+        errors = path.errors(T)
+        known = ~np.isnan(part.T[kept])
+        counted = errors if known.all() else errors * known[:, None]
+        cut = (omega[kept] * part.cut)[:, None]
+        counted = np.clip(counted, -cut, cut)
+    else:
+        errors = counted = path.errors(T @ part.sketch)
+    squares = np.einsum("npm,npm->pm", counted, counted) / part.w[kept].sum()
+    best, targets = int(np.argmin(squares.sum(axis=1))), np.arange(T.shape[1])
+    if part.sketch is None:
         lams = np.full(len(targets), best) if part.one_penalty else penalty_of_each(squares)
-        scores, predicted = squares[lams, targets], np.asarray(of_folds[:, lams, targets])
-        coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[lams])
-    guiding = explained(part, hidden, H[kept], coef) if explain else None
-    drawn = layer, hidden, guide
-    return Trial(*drawn, best, lams, scores, predicted, coef, explained=guiding)
+        left_out, scores = T - errors[:, lams, targets], squares[lams, targets]
+    else:
+        lams = np.full(len(targets), best)
+        errors = path.errors(T, slice(best, best + 1))[:, 0]
+        left_out = T - errors
+        errors = np.where(np.isnan(part.T[kept]), 0.0, errors)
+        scores = (errors**2).sum(axis=0) / part.w[kept].sum()
+    coef = path.coef(T, lams)
+    predicted = np.asarray(H @ coef)
+    predicted[kept] = left_out / omega[kept]
+    return Trial(layer, hidden, guide, best, lams, scores, predicted, coef)
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A layer that is fitted to the same rows several times, with other targets."""
+
+    drawn: Trial
+    H: Array
+    path: RidgePath | None  # None: folds are given
+
+    @classmethod
+    def of(cls, part: Part, drawn: Trial) -> Repeated:
+        """Decompose the outputs of the rows that are kept."""
+        H = with_constant(drawn.hidden, part.X)
+        return cls(drawn, H, decomposed(part, H) if part.folds is None else None)
+
+    def trial(self, part: Part) -> Trial:
+        """Predict each row without it, with the targets of this part."""
+        drawn = self.drawn.layer, self.drawn.hidden, self.drawn.guide
+        if self.path is None:
+            return _compare_by_folds(part, *drawn, self.H)
+        return compare_by(part, *drawn, self.H, self.path)
+
+
+def _compare_by_folds(
+    part: Part, layer: Layer, hidden: HiddenLayer | JointLayer, guide: Guide | None, H: Array
+) -> Trial:
+    """Predict each row by fits without its fold."""
+    omega, kept = np.sqrt(part.w)[:, None], part.kept
+    of_folds = _by_folds(part, H, omega)
+    scored = kept & ~np.isnan(of_folds[:, 0, 0])
+    squares = part.mean_squares(of_folds[scored], scored)
+    best, targets = int(np.argmin(squares.sum(axis=1))), np.arange(squares.shape[1])
+    lams = np.full(len(targets), best) if part.one_penalty else penalty_of_each(squares)
+    scores, predicted = squares[lams, targets], np.asarray(of_folds[:, lams, targets])
+    coef = ridge_coef(omega[kept] * H[kept], omega[kept] * part.filled[kept], PATH[lams])
+    return Trial(layer, hidden, guide, best, lams, scores, predicted, coef)
 
 
 def draw_and_compare(

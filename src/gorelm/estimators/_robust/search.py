@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from gorelm._features.layer import HiddenLayer
 from gorelm._features.scaling import Scaling
 from gorelm._progress import foresee, settle
+from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices, Mask
 from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.cells import (
@@ -35,6 +37,7 @@ from gorelm.estimators._robust.layers import (
     Guide,
     Layer,
     Part,
+    Repeated,
     Trial,
     by_halves,
     compare,
@@ -57,6 +60,9 @@ from gorelm.estimators._robust.screen import (
 from gorelm.estimators._robust.task import RobustTask
 
 MUCH_WORSE = 1.25  # times the best layer's squared error: no member beyond
+# Steps in which flagged rows are fitted, too, and the quantile of the errors of the other rows
+# beyond which their pull does not grow.
+TOGETHER_STEPS, PULLED = 6, 0.9
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 # Far errors of the screen, in its median errors; times these, what better models lower them to.
 FAR_ERRORS, REDUCIBLE = 3.0, 0.85
@@ -136,6 +142,9 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
         screened = replace(screened, heavy=heavy)
         judged = _judge_by(task, screened, scaling, trials, rows)
     many = screened.dirty and changed(judged, screened.kept, screened.wrong)
+    if screened.contaminated:
+        together = explained_together(task, screened, judged, trials, rows)
+        many, judged = many or bool((together.kept ^ judged.kept).any()), together
     settle("search", float(many))
     settle("refine", LIKELY[many] if screened.dirty else 0.0)
     foresee("refine", "sums", float(judged.kept.sum()))
@@ -168,6 +177,50 @@ def _compared_again(
         for trial in trials[len(again) :]
     ]
     return sorted([*again, *others], key=lambda trial: trial.score)
+
+
+def explained_together(
+    task: RobustTask, screened: Screened, judged: Judged, trials: Sequence[Trial], rows: Indices
+) -> Judged:
+    r"""Take back flagged rows that models explain which may learn from all of them.
+
+    A right row far from all others seems wrong to models that know none of its kind. So the flagged
+    rows are fitted, too, with the bounded pull of Huber's loss: their targets are
+
+    .. math:: t_{ij}^* = p_{ij} + \max(-\delta_j, \min(\delta_j, t_{ij} - p_{ij})),
+
+    :math:`p_{ij}` being the prediction of the row by the last fits without it, and :math:`\delta_j`
+    an error that few other rows have. Right rows pull the predictions of rows like them in the same
+    direction, step by step; wrong rows do not explain each other.
+    """
+    off = task.usable & task.doubted & judged.flagged
+    if not off[rows].any():
+        return judged
+    right = judged.kept & task.tested
+    most = np.nanquantile(np.abs(judged.T - judged.expected)[right], PULLED, axis=0)
+    pulled = judged.expected + np.clip(task.T - judged.expected, -most, most)
+    T, filling = np.where(off[:, None], pulled, judged.T), filling_of(judged, screened)
+    part, scaling = task.part(T, filling, judged.kept | off, rows)
+    n_members = task.effort.n_members
+    best = ensemble(trials, n_members).trials
+    fits = task.each(partial(Repeated.of, part), best, "searching again")
+    given, predicted = scaling.dense(task.T[rows]), scaling.dense(judged.expected[rows])
+    most, doubted = most / scaling.scale, off[rows, None]
+    for _ in range(TOGETHER_STEPS):
+        T = np.where(doubted, predicted + np.clip(given - predicted, -most, most), part.T)
+        filled = np.where(np.isnan(T), np.where(doubted, predicted, part.filled), T)
+        part = replace(part, T=T, filled=filled)
+        again = list(ordered_map(partial(Repeated.trial, part=part), fits, task.n_threads))
+        predicted = ensemble(again, n_members).predicted
+    now = _judge_by(task, screened, scaling, again, rows)
+    back = off & ~now.flagged
+    cells = back[:, None]  # of such rows single ones may be wrong
+    return replace(
+        judged,
+        kept=judged.kept | back,
+        wrong=np.where(cells, now.wrong, judged.wrong),
+        T=np.where(cells, now.T, judged.T),
+    )
 
 
 def _reducible(task: RobustTask, before: Array, after: Array) -> Mask:

@@ -191,10 +191,11 @@ def explained_together(
 
     :math:`p_{ij}` being the prediction of the row by the last fits without it, and :math:`\delta_j`
     an error that few other rows have. Right rows pull the predictions of rows like them in the same
-    direction, step by step; wrong rows do not explain each other.
+    direction, step by step; wrong rows do not explain each other, unless they are off to one side:
+    where the screen needs its trimmed loss, nothing is taken back.
     """
     off = task.usable & task.doubted & judged.flagged
-    if not off[rows].any():
+    if screened.trimmed or not off[rows].any():
         return judged
     right = judged.kept & task.tested
     most = np.nanquantile(np.abs(judged.T - judged.expected)[right], PULLED, axis=0)

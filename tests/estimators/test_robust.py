@@ -667,6 +667,31 @@ def test_contamination_is_confirmed_by_fits_to_all_rows(ratio):
     assert of_cells.shape == (3,)
 
 
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_right_rows_far_from_the_others_explain_each_other(trimmed):
+    """Flagged rows come back if models that learn from all of them predict them; wrong ones stay.
+
+    With wrong rows off to one side, which the trimmed loss is for, none comes back.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 3))
+    far, wrong = np.arange(200) >= 170, np.arange(200) < 30
+    X[far, 0] += 6.0
+    T = X[:, 1:] + 1.4 * far[:, None] + 0.1 * rng.standard_normal((200, 2))
+    T[wrong] += rng.choice([-4.0, 4.0], (30, 2))
+    task = replace(make_task(X, T), n_hidden=60)
+    screened = replace(make_screened(T, True, ~(far | wrong)), trimmed=trimmed)
+    rows = np.arange(200)
+    part, scaling = task.part(T, T, screened.kept, rows)
+    trials = search.compare_layers(task, part)
+    judged = search._judge_by(task, screened, scaling, trials, rows)
+    assert judged.flagged[far].all()
+    assert judged.flagged[wrong].all()
+    kept = search.explained_together(task, screened, judged, trials, rows).kept
+    assert kept[far].mean() > 0.8 if not trimmed else not kept[far].any()
+    assert not kept[wrong].any()
+
+
 def test_one_gross_cell_is_named_by_its_own_error():
     """It is left out of the fit, but its score is that of the cell as it was."""
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from scipy.stats import t as student
 
 from gorelm.estimators._robust import wrong_values
 from gorelm.estimators._robust.cells import BESIDE_OTHERS, TWO_GROUPS, two_groups
-from gorelm.estimators._robust.wrong_values import DoubtedCells, WrongValues
+from gorelm.estimators._robust.wrong_values import DoubtedCells, WrongRows, WrongValues
 
 
 def mixture(n, shares, *, noise=0.3, seed=0):
@@ -22,7 +22,7 @@ def mixture(n, shares, *, noise=0.3, seed=0):
 
 def cells(values, expected, usual):
     scores = np.abs(values - expected) / usual
-    return DoubtedCells(values, scores, np.full(values.shape, usual), scores > 5.0)
+    return DoubtedCells(values, scores, np.broadcast_to(usual, values.shape), scores > 5.0)
 
 
 def test_posterior_is_that_of_the_mixture():
@@ -105,3 +105,36 @@ def test_groups_of_a_target_are_seen_sooner_beside_those_of_others():
     assert list(two_groups(np.array([0.9, 0.8, nearly]))) == [True, True, True]
     assert list(two_groups(np.array([0.9, nearly, 0.5]))) == [True, False, False]
     assert list(two_groups(np.array([0.9, 0.8, 0.0]))) == [True, True, False]
+
+
+@pytest.mark.parametrize("w", [1.0, 2.0])
+def test_right_rows_that_are_hard_to_predict_have_other_values_than_wrong_rows(w):
+    """Their errors are not unusual where they are, and no wrong row has such values."""
+    rng = np.random.default_rng(0)
+    expected, usual = rng.standard_normal((400, 3)), np.full((400, 3), 0.2)
+    wrong, hard = np.arange(400) < 60, np.arange(400) >= 396
+    usual[hard] = 0.8
+    values = expected + usual * rng.standard_normal(expected.shape)
+    values[wrong] = rng.choice([-4.0, 4.0], (60, 3)) + 0.5 * rng.standard_normal((60, 3))
+    values[hard] = expected[hard] + 1.5 * usual[hard]
+    off = wrong | hard
+    seen = cells(values, expected, usual)
+    found = WrongRows.learn(seen, off, np.full(400, w))
+    of_off = DoubtedCells(*(array[off] for array in vars(seen).values()))
+    likely = found.likely(of_off, np.full(off.sum(), w))
+    assert likely[:60].all()
+    assert not likely[60:].any()
+
+
+def test_a_row_is_not_likely_wrong_by_its_own_values_alone():
+    """Else one flagged row would be what wrong rows look like."""
+    rng = np.random.default_rng(0)
+    expected = rng.standard_normal((100, 2))
+    values = expected + 0.3 * rng.standard_normal(expected.shape)
+    values[0], off = [7.0, -7.0], np.arange(100) == 0
+    expected[0] = [5.5, -5.5]
+    seen = cells(values, expected, 0.3)
+    first = DoubtedCells(*(array[:1] for array in vars(seen).values()))
+    found = WrongRows.learn(seen, off, np.ones(100))
+    assert found.likely(first, np.zeros(1))
+    assert not found.likely(first, np.ones(1))

@@ -1,10 +1,11 @@
 """Tables for choosing defaults: none is a Mulan set, so that results on those stay a fair test.
 
 Seven are real, as scikit-learn ships them; where a table has no target of its own, its last columns
-are predicted from the others. Eighteen are drawn, for the kinds of regression that engineers meet:
-smooth functions, steps, levels, counts with many zeros, physical laws, more inputs than rows, noise
-that depends on the inputs, inputs with long tails, interactions of two and three inputs, rules,
-categories, words. Four have one target. None has more than 1000 rows, but for `large`.
+are predicted from the others. Twenty-one are drawn, for the kinds of regression that engineers
+meet: smooth functions, steps, levels, counts with many zeros, physical laws, more inputs than rows,
+noise that depends on the inputs, inputs with long tails, interactions of two and three inputs,
+rules, categories, words, prices and counts with long tails, a short series. Four have one target.
+None has more than 1000 rows, but for `large`.
 
 `pairs` and `interactions` draw another law for every seed, so that benchmarks can take seeds that
 no default was chosen by.

@@ -15,7 +15,9 @@ each step a row is judged by models that were not fitted to its target:
    drawn where inputs act together (`gorelm._features.interactions`), and again where their nodes
    explained most; the better draw stays. Nodes of others look in the directions in which a
    regression changes. The best few layers become the members of an
-   ensemble; their predictions judge all rows again (`judge.py`). If they, or better layers than the
+   ensemble; their predictions judge all rows again (`judge.py`), by errors and by what the values
+   of wrong rows and cells look like (`wrong_values.py`). Rows come back that these layers predict
+   once they may learn from all of them. If they, or better layers than the
    screen's fitted to all rows, see one group, no row is set aside.
 3. *Refine* (`members.py`). The members get all their nodes and all rows, and judge all rows once
    more. With very many rows, their layers are chosen by what each adds to the others

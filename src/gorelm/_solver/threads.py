@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from threading import Lock
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import threadpoolctl
 from joblib import effective_n_jobs
@@ -21,7 +21,10 @@ Result = TypeVar("Result")
 # longer than many of the items' BLAS calls, after each of which a thread waits for the lock.
 SWITCH_SECONDS = 2e-4
 
+MOST_HELPERS = 64  # threads that wait for work; calls that find none do it all by themselves
+
 _lock = Lock()
+_helpers: ThreadPoolExecutor | None = None
 _users = 0
 _limits = ExitStack()
 _keeper: ThreadPoolExecutor | None = None
@@ -70,8 +73,8 @@ def _hold() -> None:
 
 def _forget() -> None:
     """Begin anew in a forked process, which has none of the threads."""
-    global _lock, _users, _limits, _keeper, _switching
-    _lock, _users, _limits, _keeper = Lock(), 0, ExitStack(), None
+    global _lock, _users, _limits, _keeper, _helpers, _switching
+    _lock, _users, _limits, _keeper, _helpers = Lock(), 0, ExitStack(), None, None
     if _switching:
         _switching = 0
         sys.setswitchinterval(_switch_before)
@@ -118,14 +121,67 @@ def ordered_map(work: Callable[[Item], Result], items: Sequence[Item], n: int) -
     """Yield ``work(item)`` of every item in order, computed by n threads.
 
     Each item is the work of one thread, so that results do not depend on n. BLAS must be held to
-    one thread (`one_blas_thread`).
+    one thread (`one_blas_thread`). The caller is one of the threads; the others wait for the next
+    call, since starting a thread may take as long as an item.
     """
     if n <= 1 or len(items) <= 1:
         yield from map(work, items)
         return
-    executor = ThreadPoolExecutor(min(n, len(items)))
+    shared = _Shared(work, items)
+    helping = [_helper_threads().submit(shared.help) for _ in range(min(n, len(items)) - 1)]
     with short_turns():
         try:
-            yield from executor.map(work, items)
+            yield from shared.results()
         finally:  # an interrupt does not wait for what has not begun
-            executor.shutdown(wait=True, cancel_futures=True)
+            shared.end()
+            for helper in helping:
+                if not helper.cancel():
+                    helper.result()
+
+
+def _helper_threads() -> ThreadPoolExecutor:
+    global _helpers
+    with _lock:
+        if _helpers is None:
+            _helpers = ThreadPoolExecutor(MOST_HELPERS, "gorelm")
+        return _helpers
+
+
+class _Shared(Generic[Item, Result]):
+    """Items that several threads take in turn."""
+
+    def __init__(self, work: Callable[[Item], Result], items: Sequence[Item]) -> None:
+        self._work, self._items = work, items
+        self._next = iter(range(len(items)))
+        self._done: list[Future[Result]] = [Future() for _ in items]
+
+    def results(self) -> Iterator[Result]:
+        """Yield the results in order; while one is not there, work on what nobody has begun."""
+        for k, result in enumerate(self._done):
+            while not result.done() and self._one():
+                pass
+            yield result.result()
+            self._done[k] = Future()  # what has been yielded is the caller's to keep
+
+    def help(self) -> None:
+        """Work until all items have been begun."""
+        while self._one():
+            pass
+
+    def end(self) -> None:
+        """Begin no other item."""
+        self._next = iter(())
+
+    def _one(self) -> bool:
+        k = next(self._next, None)  # of a range: atomic
+        if k is None:
+            return False
+        result = self._done[k]
+        try:
+            result.set_result(self._work(self._items[k]))
+        except Exception as error:
+            result.set_exception(error)
+        except BaseException as stop:  # an interrupt of the caller, or the end of a thread
+            result.set_exception(stop)
+            raise
+        return True

@@ -1,5 +1,7 @@
 """How likely cells are wrong, by a mixture of errors and values."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -7,7 +9,7 @@ from scipy.stats import t as student
 
 from gorelm.estimators._robust import wrong_values
 from gorelm.estimators._robust.cells import BESIDE_OTHERS, TWO_GROUPS, two_groups
-from gorelm.estimators._robust.wrong_values import DoubtedCells, WrongRows, WrongValues
+from gorelm.estimators._robust.wrong_values import DoubtedCells, WrongValues
 
 
 def mixture(n, shares, *, noise=0.3, seed=0):
@@ -23,6 +25,10 @@ def mixture(n, shares, *, noise=0.3, seed=0):
 def cells(values, expected, usual):
     scores = np.abs(values - expected) / usual
     return DoubtedCells(values, scores, np.broadcast_to(usual, values.shape), scores > 5.0)
+
+
+def flagged(seen, rows):
+    return replace(seen, off=np.broadcast_to(rows[:, None], seen.values.shape))
 
 
 def test_posterior_is_that_of_the_mixture():
@@ -118,10 +124,10 @@ def test_right_rows_that_are_hard_to_predict_have_other_values_than_wrong_rows(w
     values[wrong] = rng.choice([-4.0, 4.0], (60, 3)) + 0.5 * rng.standard_normal((60, 3))
     values[hard] = expected[hard] + 1.5 * usual[hard]
     off = wrong | hard
-    seen = cells(values, expected, usual)
-    found = WrongRows.learn(seen, off, np.full(400, w))
+    seen = flagged(cells(values, expected, usual), off)
+    found = WrongValues.of_rows(seen, np.full(400, w))
     of_off = DoubtedCells(*(array[off] for array in vars(seen).values()))
-    likely = found.likely(of_off, np.full(off.sum(), w))
+    likely = found.of_wrong_rows(of_off, np.full(off.sum(), w))
     assert likely[:60].all()
     assert not likely[60:].any()
 
@@ -133,8 +139,8 @@ def test_a_row_is_not_likely_wrong_by_its_own_values_alone():
     values = expected + 0.3 * rng.standard_normal(expected.shape)
     values[0], off = [7.0, -7.0], np.arange(100) == 0
     expected[0] = [5.5, -5.5]
-    seen = cells(values, expected, 0.3)
+    seen = flagged(cells(values, expected, 0.3), off)
     first = DoubtedCells(*(array[:1] for array in vars(seen).values()))
-    found = WrongRows.learn(seen, off, np.ones(100))
-    assert found.likely(first, np.zeros(1))
-    assert not found.likely(first, np.ones(1))
+    found = WrongValues.of_rows(seen, np.ones(100))
+    assert found.of_wrong_rows(first, np.zeros(1))
+    assert not found.of_wrong_rows(first, np.ones(1))

@@ -142,14 +142,18 @@ class CellRules:
         off = (np.log1p(np.abs(errors)) > self.splits) & self.groups
         return _scores(errors / self.usual(expected), off, self.others)
 
+    def cells(self, errors: Array, expected: Array, off: Mask) -> DoubtedCells:
+        """Return all cells, whatever the row's other errors explain; some of them are off."""
+        usual = self.usual(expected)
+        return DoubtedCells(expected - errors, np.abs(errors) / usual, usual, off)
+
     def doubted(self, errors: Array, expected: Array, scores: Array) -> DoubtedCells:
         """Return the cells of targets whose errors form two groups."""
         usual = self.usual(expected)
         if self.others is not None:
             usual = usual / self.others.lowered_by
         off = np.log1p(np.abs(errors)) > self.splits
-        of = self.groups
-        return DoubtedCells((expected - errors)[:, of], scores[:, of], usual[:, of], off[:, of])
+        return DoubtedCells(expected - errors, scores, usual, off).of_targets(self.groups)
 
 
 def _scores(z: Array, off: Mask, others: OtherErrors | None) -> Array:

@@ -20,7 +20,7 @@ from gorelm.estimators._robust.cells import (
     split_sizes,
 )
 from gorelm.estimators._robust.task import RobustTask
-from gorelm.estimators._robust.wrong_values import DoubtedCells, WrongRows, WrongValues
+from gorelm.estimators._robust.wrong_values import WrongValues
 
 # Few rows often form two groups by chance: the models of the search must explain, of n rows,
 # TWO_GROUPS + BY_CHANCE / n.
@@ -134,6 +134,16 @@ def _judge(
             seen, weights, seen_at, special=screened.special, groups=groups, local=local
         )
 
+    def flagged_like_right(rules: CellRules, flagged: Mask, targets: Mask | slice) -> Indices:
+        """Return the flagged rows whose targets look more like those of right rows."""
+        off = np.repeat(flagged[sample, None], seen.shape[1], axis=1)
+        cells = rules.cells(seen, seen_at, off).of_targets(targets)
+        wrong_rows = WrongValues.of_rows(cells, np.where(learnt, w[sample], 0.0))
+        (rows,) = np.nonzero(flagged)
+        errors, at = errors_of(rows)
+        cells = rules.cells(errors, at, np.ones(errors.shape, dtype=bool)).of_targets(targets)
+        return rows[~wrong_rows.of_wrong_rows(cells, w[rows] * task.learning[rows])]
+
     # If wrong rows were not known, cells would be off in as many rows.
     rules = rules_by(learnt, judging if screened.contaminated else groups)
     one_target, sizes = task.T.shape[1] == 1, np.empty(len(expected))
@@ -165,22 +175,14 @@ def _judge(
         flagged &= sizes > threshold
         threshold = float(np.expm1(threshold))
         if screened.contaminated:
-            right = learnt & ~flagged[sample]
-            rules = rules_by(right, groups)
+            rules = rules_by(learnt & ~flagged[sample], groups)
             for _ in range(VALUE_STEPS if by_values else 0):
-                wrong_rows = WrongRows.learn(
-                    _cells_of(rules, seen, seen_at, rowwise), flagged[sample], learnt * w[sample]
-                )
-                (doubted,) = np.nonzero(flagged)
-                errors, at = errors_of(doubted)
-                cells = _cells_of(rules, errors, at, rowwise)
-                likely = wrong_rows.likely(cells, w[doubted] * task.learning[doubted])
-                if likely.all():
+                like_right = flagged_like_right(rules, flagged, rowwise)
+                if not len(like_right):
                     break
-                flagged[doubted[~likely]] = False
-                right = learnt & ~flagged[sample]
-                rules = rules_by(right, groups)
-            learnt = right
+                flagged[like_right] = False
+                rules = rules_by(learnt & ~flagged[sample], groups)
+            learnt &= ~flagged[sample]
             mask &= flagged[:, None]
         else:
             mask[:] = False
@@ -244,15 +246,6 @@ def _judge(
         wrong=wrong,
         T=to_fit,
     )
-
-
-def _cells_of(
-    rules: CellRules, errors: Array, expected: Array, targets: Mask | slice
-) -> DoubtedCells:
-    """Return the cells of the targets by which rows are judged."""
-    usual = rules.usual(expected)
-    cells = DoubtedCells(expected - errors, np.abs(errors) / usual, usual, np.abs(errors) > usual)
-    return cells.of_targets(targets)
 
 
 def some_rows(n_rows: int) -> Iterator[slice]:

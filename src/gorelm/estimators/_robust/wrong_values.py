@@ -32,7 +32,7 @@ BANDWIDTH = 0.65  # spreads, of the density of one value; it shrinks with the fi
 POOLED = 0.5  # weight of all targets in the density of wrong values
 OF_ALL = 0.03  # weight of all values, right ones included: not all wrong ones are known
 LEAST_WRONG, MOST_WRONG = 1e-3, 0.5  # share of the cells
-LEAST_DENSITY = 1e-6  # of a value among wrong rows, to compare with what right rows have
+LEAST_DENSITY = 1e-6  # of a value that no other wrong row has
 STEPS, STEADY = 15, 1e-3  # at most; largest change of a probability at which they end
 USUAL_MEDIAN = float(ndtri(0.75))  # of scores, which have the unit of a normal distribution
 STUDENT_MEDIAN = float(stdtrit(2, 0.75))  # of absolute errors with density `_student`
@@ -79,6 +79,12 @@ class WrongValues:
         return found
 
     @classmethod
+    def of_rows(cls, cells: DoubtedCells, w: Array) -> WrongValues:
+        """Learn from rows that have a weight; the cells of wrong ones are off."""
+        known = ~np.isnan(cells.scores)
+        return cls._given(cells.off.astype(float), cells, np.where(known, w[:, None], 0.0))
+
+    @classmethod
     def _given(cls, doubt: Array, cells: DoubtedCells, weights: Array) -> WrongValues:
         """Return it, given how likely each cell is wrong."""
         centre = _medians(cells.values, weights)
@@ -102,11 +108,23 @@ class WrongValues:
         one of them adds to the density of wrong values is taken away, else its error would count
         twice.
         """
-        wrong, right = self.densities(cells)
+        wrong, right = self._densities(cells)
         itself = np.minimum(w, 1.0)[:, None] * self._posterior(wrong, right) * self.kernel
         return self._posterior(np.maximum(wrong - itself, 0.0), right)
 
-    def densities(self, cells: DoubtedCells) -> tuple[Array, Array]:
+    def of_wrong_rows(self, cells: DoubtedCells, w: Array) -> Mask:
+        """Whether targets of rows are more common in wrong rows than such errors in right ones.
+
+        Right rows that are hard to predict have errors as large as those of wrong rows, but other
+        values. `w` as for `doubt`, of rows that were taken for wrong.
+        """
+        wrong, right = self._densities(cells)
+        wrong = np.maximum(wrong - np.minimum(w, 1.0)[:, None] * self.kernel, LEAST_DENSITY)
+        known = ~np.isnan(cells.scores)
+        odds = np.where(known, np.log(wrong) - np.log(np.where(known, right, 1.0)), 0.0)
+        return np.asarray(odds.sum(axis=1) > 0)
+
+    def _densities(self, cells: DoubtedCells) -> tuple[Array, Array]:
         """Return the densities of cells (n, m) if they are wrong, and if they are right."""
         unit = USUAL_MEDIAN / STUDENT_MEDIAN * self.scale
         right = _student(cells.scores / unit) / (unit * cells.usual)
@@ -116,32 +134,6 @@ class WrongValues:
     def _posterior(self, wrong: Array, right: Array) -> Array:
         wrong, right = self.share * wrong, (1.0 - self.share) * right
         return np.asarray(wrong / (wrong + right + 1e-300))
-
-
-@dataclass(frozen=True)
-class WrongRows:
-    """What the targets of wrong rows look like."""
-
-    values: WrongValues
-
-    @classmethod
-    def learn(cls, cells: DoubtedCells, wrong: Mask, w: Array) -> WrongRows:
-        """Learn from rows with weights w, some of which are taken for wrong."""
-        weights = np.where(np.isnan(cells.scores), 0.0, w[:, None])
-        doubt = np.broadcast_to(wrong[:, None], cells.values.shape).astype(float)
-        return cls(WrongValues._given(doubt, cells, weights))
-
-    def likely(self, cells: DoubtedCells, w: Array) -> Mask:
-        """Whether such targets are more common in wrong rows than such errors in right ones.
-
-        Right rows that no model can predict well have errors as large, but values unlike those of
-        wrong rows. `w` are the weights with which they were learnt from.
-        """
-        wrong, right = self.values.densities(cells)
-        others = np.maximum(wrong - np.minimum(w, 1.0)[:, None] * self.values.kernel, LEAST_DENSITY)
-        known = ~np.isnan(cells.scores)
-        odds = np.where(known, np.log(others) - np.log(np.where(known, right, 1.0)), 0.0)
-        return np.asarray(odds.sum(axis=1) > 0)
 
 
 def _student(x: Array) -> Array:

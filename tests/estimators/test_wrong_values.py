@@ -76,7 +76,7 @@ def test_weights_are_repeats():
     repeated = DoubtedCells(*(np.repeat(part, w, axis=0) for part in parts))
     one = WrongValues.learn(repeated, np.ones(w.sum()))
     many = WrongValues.learn(seen, w.astype(float))
-    for name in ("centre", "scale", "share", "density", "kernel"):
+    for name in ("centre", "scale", "share", "density", "kernel", "pooled_kernel", "pooled_width"):
         np.testing.assert_allclose(getattr(many, name), getattr(one, name), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(many.doubt(seen, w), one.doubt(seen, np.minimum(w, 1)), atol=1e-9)
 
@@ -127,20 +127,31 @@ def test_right_rows_that_are_hard_to_predict_have_other_values_than_wrong_rows(w
     seen = flagged(cells(values, expected, usual), off)
     found = WrongValues.of_rows(seen, np.full(400, w))
     of_off = DoubtedCells(*(array[off] for array in vars(seen).values()))
-    likely = found.of_wrong_rows(of_off, np.full(off.sum(), w))
+    likely = found.log_odds(of_off, np.full(off.sum(), w)).sum(axis=1) > 0
     assert likely[:60].all()
     assert not likely[60:].any()
 
 
-def test_a_row_is_not_likely_wrong_by_its_own_values_alone():
+@pytest.mark.parametrize("given", [[7.0, -7.0], [7.0, 7.0], [7.0, 7.0, 7.0, 7.0]])
+def test_a_row_is_not_likely_wrong_by_its_own_values_alone(given):
     """Else one flagged row would be what wrong rows look like."""
     rng = np.random.default_rng(0)
-    expected = rng.standard_normal((100, 2))
+    expected = rng.standard_normal((100, len(given)))
     values = expected + 0.3 * rng.standard_normal(expected.shape)
-    values[0], off = [7.0, -7.0], np.arange(100) == 0
-    expected[0] = [5.5, -5.5]
+    values[0], off = given, np.arange(100) == 0
+    expected[0] = values[0] - 1.5 * np.sign(values[0])
     seen = flagged(cells(values, expected, 0.3), off)
     first = DoubtedCells(*(array[:1] for array in vars(seen).values()))
     found = WrongValues.of_rows(seen, np.ones(100))
-    assert found.of_wrong_rows(first, np.zeros(1))
-    assert not found.of_wrong_rows(first, np.ones(1))
+    assert found.log_odds(first, np.zeros(1)).sum() > 0
+    assert found.log_odds(first, np.ones(1)).sum() < 0
+
+
+def test_the_unit_of_the_weights_does_not_matter():
+    seen, wrong = mixture(200, [0.3, 0.3])
+    seen = flagged(seen, wrong.all(axis=1))
+    odds = [
+        WrongValues.of_rows(seen, np.full(200, w)).log_odds(seen, np.zeros(200))
+        for w in (1e-3, 1e-8)
+    ]
+    np.testing.assert_allclose(*odds, rtol=1e-9, atol=1e-12)

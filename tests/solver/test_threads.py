@@ -1,6 +1,7 @@
 """BLAS threads: held to one and given back, and how little their number shows in a path."""
 
 import os
+import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, current_thread, main_thread
@@ -138,5 +139,17 @@ def test_a_forked_process_starts_threads_of_its_own():
         warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
         child = os.fork()
     if child == 0:
-        os._exit(list(ordered_map(abs, range(4), 2)) != [0, 1, 2, 3])
+        failed = True
+        try:
+            failed = list(ordered_map(abs, range(4), 2)) != [0, 1, 2, 3]
+        finally:
+            os._exit(failed)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_take_turns_sooner_only_while_they_share_work():
+    before = sys.getswitchinterval()
+    results = ordered_map(lambda k: sys.getswitchinterval(), range(4), 2)
+    assert next(results) < before
+    results.close()
+    assert sys.getswitchinterval() == before

@@ -10,6 +10,7 @@ correlation with the residuals r of a regression on what is already found,
 is about standard normal where S has no part, so that :math:`\sum z^2` over the products of S is
 about :math:`\chi^2`: what is beyond tells how much variance the part explains. Single inputs are
 found first, then pairs, then triples. The polynomials are of ranks, so that no far value decides.
+Weights count as numbers of equal rows; where they mean how exact a row is, too many sets are found.
 With dependent inputs the figures are less exact, and good enough to guide draws of nodes.
 """
 
@@ -29,12 +30,12 @@ from gorelm._typing import Array, Indices
 DEGREE = 3  # of the polynomials of an input
 MOST_INPUTS = 3  # that are looked for together
 BY_CHANCE = 0.1  # sets of each size that may be found where there is nothing, on average
-WORK = 4e8  # products of polynomials for the sets of one size: if it takes more, fewer rows tell,
-FEWEST_ROWS = 1000  # but no fewer than these
+WORK = 4e8  # multiplications for the sets of one size, at most; with more, some rows are used,
+FEWEST_ROWS = 1000  # and with fewer rows than these the sets are left out
 MOST_PRODUCTS = 1000  # in a regression on what is found; and at most a part of the rows:
 ROWS_PER_PRODUCT = 3
 RIDGE = 1e-3  # in units of the weight of all rows
-ONCE = 0.1  # quantile of the weights; a row of this weight is one, others stand for several
+ONCE = 0.1  # weights are divided by this quantile of them, and then are numbers of equal rows
 
 
 def acting_together(X: Array, T: Array, sample_weight: Array) -> dict[int, SubsetGuide]:
@@ -59,13 +60,14 @@ def acting_together(X: Array, T: Array, sample_weight: Array) -> dict[int, Subse
     residuals = T - w @ T / w.sum()
     found: dict[int, SubsetGuide] = {}
     chosen: list[tuple[float, Indices]] = []
-    for size in range(1, min(MOST_INPUTS, len(basis.inputs)) + 1):
+    # Nodes that see all inputs have no set to choose.
+    for size in range(1, min(MOST_INPUTS, len(basis.inputs), X.shape[1] - 1) + 1):
         n_rows = int(WORK / (basis.work(size) * T.shape[1]))
         if n_rows < min(len(X), FEWEST_ROWS):
             break
         if chosen:
             residuals = _left_by(basis, chosen, T, w)
-        some = slice(None, None, -(-len(X) // n_rows))
+        some = np.linspace(0, len(X) - 1, min(n_rows, len(X))).astype(np.intp)
         subsets, explained = _explained(basis.of_rows(some), residuals[some], w[some], size)
         if len(subsets):
             found[size] = SubsetGuide(subsets, explained / explained.sum()).by_deviation()
@@ -89,7 +91,7 @@ class _Basis:
         inputs = np.flatnonzero(sizes)
         return cls(inputs, np.hstack(every), np.cumsum(sizes[inputs]) - sizes[inputs])
 
-    def of_rows(self, rows: slice) -> Self:
+    def of_rows(self, rows: Indices) -> Self:
         """Return the same for some rows."""
         return replace(self, V=self.V[rows])
 

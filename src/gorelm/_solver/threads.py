@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 # longer than many of the items' BLAS calls, after each of which a thread waits for the lock.
 SWITCH_SECONDS = 2e-4
 
-MOST_HELPERS = 64  # threads that wait for work; calls that find none do it all by themselves
+MOST_HELPERS = 64  # threads beside the caller; if all are busy, it does all items itself
 
 _lock = Lock()
 _helpers: ThreadPoolExecutor | None = None
@@ -118,7 +118,7 @@ def n_threads(n_jobs: int | None) -> int:
 
 
 def ordered_map(work: Callable[[Item], Result], items: Sequence[Item], n: int) -> Iterator[Result]:
-    """Yield ``work(item)`` of every item in order, computed by n threads.
+    """Yield ``work(item)`` of every item in order, computed by n threads (at most 65).
 
     Each item is the work of one thread, so that results do not depend on n. BLAS must be held to
     one thread (`one_blas_thread`). The caller is one of the threads; the others wait for the next
@@ -128,9 +128,11 @@ def ordered_map(work: Callable[[Item], Result], items: Sequence[Item], n: int) -
         yield from map(work, items)
         return
     shared = _Shared(work, items)
-    helping = [_helper_threads().submit(shared.help) for _ in range(min(n, len(items)) - 1)]
+    helping: list[Future[None]] = []
     with short_turns():
         try:
+            for _ in range(min(n, len(items)) - 1):
+                helping.append(_helper_threads().submit(shared.help))
             yield from shared.results()
         finally:  # an interrupt does not wait for what has not begun
             shared.end()
@@ -160,8 +162,8 @@ class _Shared(Generic[Item, Result]):
         for k, result in enumerate(self._done):
             while not result.done() and self._one():
                 pass
+            self._done[k] = Future()  # what is yielded is the caller's to keep
             yield result.result()
-            self._done[k] = Future()  # what has been yielded is the caller's to keep
 
     def help(self) -> None:
         """Work until all items have been begun."""
@@ -182,6 +184,7 @@ class _Shared(Generic[Item, Result]):
         except Exception as error:
             result.set_exception(error)
         except BaseException as stop:  # an interrupt of the caller, or the end of a thread
-            result.set_exception(stop)
+            if not result.done():
+                result.set_exception(stop)
             raise
         return True

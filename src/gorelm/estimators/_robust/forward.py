@@ -74,7 +74,9 @@ class _SomeRows:
                 valid, train = tested[:VALIDATION_ROWS], trained
         train, valid = np.sort(train), np.sort(valid)
         (X, _), centres = task.centres, task.sample(CENTRE_ROWS)  # which have been read
-        teaching = np.flatnonzero(part.kept[centres] & ~np.isin(centres, valid))[:TEACHING_ROWS]
+        teaching = np.flatnonzero(part.kept[centres] & ~np.isin(centres, valid))
+        chosen = np.random.default_rng(task.seed).permutation(len(teaching))[:TEACHING_ROWS]
+        teaching = teaching[np.sort(chosen)]
         sets = part.sets_of(X[teaching], centres[teaching])
         return cls(part, train, part.rows.sample(train), valid, part.rows.take(valid), sets)
 

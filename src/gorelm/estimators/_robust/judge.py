@@ -134,19 +134,33 @@ def _judge(
             seen, weights, seen_at, special=screened.special, groups=groups, local=local
         )
 
-    def flagged_like_right(rules: CellRules, flagged: Mask, targets: Mask | slice) -> Indices:
-        """Return the flagged rows whose targets look more like those of right rows."""
+    def flagged_like_right(
+        rules: CellRules, flagged: Mask, targets: Mask | slice
+    ) -> tuple[Indices, Mask]:
+        """Return the flagged rows whose targets look more like those of right rows.
+
+        And which of the targets are like those of wrong rows nevertheless.
+        """
         off = np.repeat(flagged[sample, None], seen.shape[1], axis=1)
         cells = rules.cells(seen, seen_at, off).of_targets(targets)
         wrong_rows = WrongValues.of_rows(cells, np.where(learnt, w[sample], 0.0))
-        (rows,) = np.nonzero(flagged)
-        errors, at = errors_of(rows)
-        cells = rules.cells(errors, at, np.ones(errors.shape, dtype=bool)).of_targets(targets)
-        return rows[~wrong_rows.of_wrong_rows(cells, w[rows] * task.learning[rows])]
+        (doubted,) = np.nonzero(flagged)
+        found: list[tuple[Indices, Mask]] = []
+        for part in some_rows(len(doubted)):
+            rows = doubted[part]
+            errors, at = errors_of(rows)
+            cells = rules.cells(errors, at, np.ones(errors.shape, dtype=bool)).of_targets(targets)
+            odds = wrong_rows.log_odds(cells, w[rows] * task.learning[rows])
+            like_right = odds.sum(axis=1) <= 0
+            gross = np.zeros(errors[like_right].shape, dtype=bool)
+            gross[:, targets] = odds[like_right] > 0
+            found.append((rows[like_right], gross))
+        return np.concatenate([rows for rows, _ in found]), np.concatenate([g for _, g in found])
 
     # If wrong rows were not known, cells would be off in as many rows.
     rules = rules_by(learnt, judging if screened.contaminated else groups)
     one_target, sizes = task.T.shape[1] == 1, np.empty(len(expected))
+    alone = np.zeros(task.T.shape, dtype=bool)  # cells that are wrong in rows that are right
     if one_target:
         threshold = float(rules.thresholds[0] * rules.curves[0].at(np.zeros(1))[0])
         explained = float(rules.explained[0])
@@ -176,11 +190,13 @@ def _judge(
         threshold = float(np.expm1(threshold))
         if screened.contaminated:
             rules = rules_by(learnt & ~flagged[sample], groups)
-            for _ in range(VALUE_STEPS if by_values else 0):
-                like_right = flagged_like_right(rules, flagged, rowwise)
+            for _ in range(VALUE_STEPS if by_values and flagged.any() else 0):
+                like_right, gross = flagged_like_right(rules, flagged, rowwise)
                 if not len(like_right):
                     break
-                flagged[like_right] = False
+                flagged[like_right], alone[like_right] = False, gross
+                if not flagged.any():
+                    break
                 rules = rules_by(learnt & ~flagged[sample], groups)
             learnt &= ~flagged[sample]
             mask &= flagged[:, None]
@@ -227,7 +243,8 @@ def _judge(
         scores = np.expm1(sizes, out=sizes)
     kept = task.usable & ~(flagged & screened.dirty)
     for j in np.flatnonzero(wrong.any(axis=0) & ~groups):
-        wrong[:, j] &= not in_one_region(task, wrong[:, j] & kept, kept)
+        if in_one_region(task, wrong[:, j] & kept, kept):
+            wrong[:, j] &= alone[:, j]
     wrong = _left_out(task, wrong, kept)
     if wrong.any():
         to_fit = task.T.copy() if to_fit is task.T else to_fit

@@ -182,10 +182,11 @@ def _compared_again(
 def explained_together(
     task: RobustTask, screened: Screened, judged: Judged, trials: Sequence[Trial], rows: Indices
 ) -> Judged:
-    r"""Take back flagged rows that models explain which may learn from all of them.
+    r"""Keep flagged rows after all if models that are fitted to them, too, predict them.
 
-    A right row far from all others seems wrong to models that know none of its kind. So the flagged
-    rows are fitted, too, with the bounded pull of Huber's loss: their targets are
+    A right row far from all others seems wrong to models that know none of its kind. So the best
+    layers are fitted to the flagged rows of the search, too, with the bounded pull of Huber's loss:
+    the targets of these rows are
 
     .. math:: t_{ij}^* = p_{ij} + \max(-\delta_j, \min(\delta_j, t_{ij} - p_{ij})),
 
@@ -195,16 +196,22 @@ def explained_together(
     where the screen needs its trimmed loss, nothing is taken back.
     """
     off = task.usable & task.doubted & judged.flagged
-    if screened.trimmed or not off[rows].any():
+    (right,) = np.nonzero(judged.kept & task.tested & task.learning)
+    if screened.trimmed or not off[rows].any() or not len(right):
         return judged
-    right = judged.kept & task.tested
-    most = np.nanquantile(np.abs(judged.T - judged.expected)[right], PULLED, axis=0)
+    errors = np.abs(judged.T[right] - judged.expected[right])
+    known = np.where(np.isnan(errors), 0.0, task.w[right, None])
+    (most,) = quantiles_of_columns(
+        np.nan_to_num(errors)[:, None], known, np.full(errors.shape[1], PULLED)
+    )
     pulled = judged.expected + np.clip(task.T - judged.expected, -most, most)
     T, filling = np.where(off[:, None], pulled, judged.T), filling_of(judged, screened)
     part, scaling = task.part(T, filling, judged.kept | off, rows)
     n_members = task.effort.n_members
     best = ensemble(trials, n_members).trials
-    fits = task.each(partial(Repeated.of, part), best, "searching again")
+    # Directions that all rows have taught know the targets of rows that the screen had kept.
+    others = [trial for trial in best if not isinstance(trial.guide, Directions)]
+    fits = task.each(partial(Repeated.of, part), others or best, "searching again")
     given, predicted = scaling.dense(task.T[rows]), scaling.dense(judged.expected[rows])
     most, doubted = most / scaling.scale, off[rows, None]
     for _ in range(TOGETHER_STEPS):

@@ -64,6 +64,8 @@ class WrongValues:
     share: Array  # (m,): of wrong cells
     density: Array  # (m, bins): of the values of wrong cells
     kernel: Array  # (m,): what one wrong cell of weight 1 adds to the density at its own value
+    pooled_kernel: float  # what it adds to those of the other targets, at the same value
+    pooled_width: float  # deviation of that
 
     @classmethod
     def learn(cls, cells: DoubtedCells, w: Array) -> WrongValues:
@@ -90,8 +92,8 @@ class WrongValues:
         centre = _medians(cells.values, weights)
         bins = _bins(cells.values - centre)
         wrong, every = _counts(bins, weights * doubt), _counts(bins, weights)
-        own, of_own = _smooth(wrong)
-        pooled, of_pooled = _smooth(wrong.sum(axis=0, keepdims=True))
+        own, of_own, _ = _smooth(wrong)
+        pooled, of_pooled, (width,) = _smooth(wrong.sum(axis=0, keepdims=True))
         shares = wrong.sum(axis=1) / np.maximum(every.sum(axis=1), 1e-300)
         return cls(
             centre,
@@ -99,6 +101,8 @@ class WrongValues:
             np.clip((shares + shares.mean()) / 2.0, LEAST_WRONG, MOST_WRONG),
             (1.0 - OF_ALL) * _mix(own, pooled) + OF_ALL * _smooth(every)[0],
             (1.0 - OF_ALL) * _mix(of_own, of_pooled),
+            float((1.0 - OF_ALL) * POOLED * of_pooled[0]),
+            float(width),
         )
 
     def doubt(self, cells: DoubtedCells, w: Array) -> Array:
@@ -112,17 +116,25 @@ class WrongValues:
         itself = np.minimum(w, 1.0)[:, None] * self._posterior(wrong, right) * self.kernel
         return self._posterior(np.maximum(wrong - itself, 0.0), right)
 
-    def of_wrong_rows(self, cells: DoubtedCells, w: Array) -> Mask:
-        """Whether targets of rows are more common in wrong rows than such errors in right ones.
+    def log_odds(self, cells: DoubtedCells, w: Array) -> Array:
+        """Return log(density of a value in wrong cells / density of its error in right cells).
 
-        Right rows that are hard to predict have errors as large as those of wrong rows, but other
-        values. `w` as for `doubt`, of rows that were taken for wrong.
+        (n, m); 0 where the score is NaN. The sum over a row tells wrong rows from right ones that
+        are hard to predict: the errors of these are as large, but they have other values.
+
+        `w` as for `doubt`, of rows all of whose cells were taken for wrong: what they add to the
+        densities is taken away.
         """
         wrong, right = self._densities(cells)
-        wrong = np.maximum(wrong - np.minimum(w, 1.0)[:, None] * self.kernel, LEAST_DENSITY)
         known = ~np.isnan(cells.scores)
-        odds = np.where(known, np.log(wrong) - np.log(np.where(known, right, 1.0)), 0.0)
-        return np.asarray(odds.sum(axis=1) > 0)
+        values = np.clip(cells.values - self.centre, -FARTHEST_VALUE, FARTHEST_VALUE)
+        beside = np.full(values.shape, -1.0)  # kernels of the row's other cells
+        for of_other, is_known in zip(values.T, known.T, strict=True):
+            kernels = np.exp(-0.5 * ((values - of_other[:, None]) / self.pooled_width) ** 2)
+            beside += np.where(is_known[:, None], kernels, 0.0)
+        itself = np.minimum(w, 1.0)[:, None] * (self.kernel + self.pooled_kernel * beside)
+        wrong = np.maximum(wrong - itself, LEAST_DENSITY)
+        return np.where(known, np.log(wrong) - np.log(np.where(known, right, 1.0)), 0.0)
 
     def _densities(self, cells: DoubtedCells) -> tuple[Array, Array]:
         """Return the densities of cells (n, m) if they are wrong, and if they are right."""
@@ -152,16 +164,17 @@ def _counts(bins: Indices, weights: Array) -> Array:
     return np.array([np.bincount(b, weights=w, minlength=n_bins) for b, w in columns])
 
 
-def _smooth(counts: Array) -> tuple[Array, Array]:
-    """Return kernel densities of values counted in bins, and the height of one kernel."""
-    totals = np.maximum(counts.sum(axis=1), 1.0)
-    widths = BANDWIDTH * totals**-0.2
+def _smooth(counts: Array) -> tuple[Array, Array, Array]:
+    """Return kernel densities of values counted in bins, and one kernel's height and width."""
+    totals = counts.sum(axis=1)
+    widths = BANDWIDTH * np.maximum(totals, 1.0) ** -0.2
+    totals = np.where(totals > 0, totals, 1.0)
     smoothed = [
         gaussian_filter1d(row, width / BIN, mode="constant")
         for row, width in zip(counts, widths, strict=True)
     ]
     heights = 1.0 / (totals * widths * np.sqrt(2.0 * np.pi))
-    return np.array(smoothed) / (totals * BIN)[:, None], heights
+    return np.array(smoothed) / (totals * BIN)[:, None], heights, widths
 
 
 def _medians(values: Array, weights: Array) -> Array:

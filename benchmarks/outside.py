@@ -415,7 +415,7 @@ def branches() -> Table:
 
 
 def pond() -> Table:
-    """Six properties of a pond five days ahead, from those of five days; 48 rows."""
+    """Six properties of a pond four days ahead, from those of five days; 48 rows."""
     rng = np.random.default_rng(24)
     n = 60
     season = np.column_stack([f(2 * np.pi * np.arange(n) / 45) for f in (np.sin, np.cos)])

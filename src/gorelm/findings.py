@@ -352,7 +352,7 @@ def _ranked(judged: _Judged, T: Array, twins: _Twins) -> tuple[npt.NDArray[np.st
         "",
     )
     worst = np.fmax(judged.ratio, np.where(twins.row >= 0, twins.ratio, np.nan))
-    # Rows that are trusted, or most of whose targets are right, may be beyond a threshold.
+    # Rows that are trusted, or right by most of their targets or their values, may be beyond it.
     return kind, np.where(kind == "", np.minimum(worst, 1.0), worst), cells_off
 
 

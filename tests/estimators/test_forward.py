@@ -94,3 +94,14 @@ def test_layers_of_every_kind_are_compared(task_of_rows):
     two, three = (next(trial for trial in searched if trial.layer.n_inputs == n) for n in (2, 3))
     some = mixed([two, two, two, three], 2)
     assert [trial.layer.n_inputs for trial in some] == [2, 3]
+
+
+@pytest.mark.parametrize("n_inputs", [1, 2, 3])
+def test_tables_of_few_inputs(monkeypatch, n_inputs):
+    """Nodes that may see all of them have no set of inputs to choose."""
+    monkeypatch.setattr(members, "FORWARD_ROWS", 600)
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(800, n_inputs))
+    y = np.sin(2 * X).prod(axis=1) + X[:, 0] + 0.05 * rng.normal(size=800)
+    model = RobustELMRegressor(effort="fast", n_hidden=20, search_rows=300, random_state=0)
+    assert np.std(model.fit(X, y).predict(X) - y) < 0.3 * np.std(y)

@@ -692,6 +692,25 @@ def test_right_rows_far_from_the_others_explain_each_other(trimmed):
     assert not kept[wrong].any()
 
 
+@pytest.mark.parametrize("w", [1.0, 1e-8])
+def test_a_gross_cell_of_a_right_row_is_left_out_alone(w):
+    """Also where right cells of the same region are off, and whatever the unit of the weights."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    flood = X[:, 0] > 1.3
+    T = X @ rng.normal(size=(3, 6)) + 0.05 * rng.normal(size=(300, 6))
+    T[flood] += 1.5 * rng.normal(size=(flood.sum(), 6)) * (np.arange(6) == 1)
+    gross = np.flatnonzero(flood)[0]
+    wrong = np.flatnonzero(~flood)[:60]
+    T[wrong] = 6 * rng.choice([-1.0, 1.0], (60, 6)) + rng.normal(size=(60, 6))
+    T[gross, 1] = 600.0
+    model = RobustELMRegressor(random_state=0).fit(X, T, sample_weight=np.full(300, w))
+    assert model.outlier_mask_[wrong].mean() > 0.9
+    assert model.cell_mask_[gross, 1]
+    right = np.setdiff1d(np.arange(300), [*wrong, gross])
+    assert np.abs(model.predict(X[right])).max() < 20
+
+
 def test_one_gross_cell_is_named_by_its_own_error():
     """It is left out of the fit, but its score is that of the cell as it was."""
     rng = np.random.default_rng(0)

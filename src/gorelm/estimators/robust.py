@@ -69,9 +69,9 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
         Hidden nodes of every network. "auto": with up to `search_rows` rows 2000 and with fewer
         rows more, up to 3000. With more rows than that 1000, more by the fifth root of the rows
         beyond 2000 and by the square root of inputs times targets beyond 40, up to 3000, and 1.2
-        times as many are shared among all networks. With more than `search_rows` and up to 5000
-        rows, if inputs times targets are 160 or more, up to twice as many nodes as rows are
-        shared. ("fast": about a third of all these; "high": twice as many.)
+        times as many (0.75 from 30,000 rows on) are shared among all networks. With more than
+        `search_rows` and up to 5000 rows, if inputs times targets are 160 or more, up to twice as
+        many nodes as rows are shared. ("fast": about a third of all these; "high": twice as many.)
     n_members : int, default=None
         Most networks to average for a target; those with more than 1.25 times the squared error of
         the best are left out. Targets may have different ones, up to twice as many in all. By
@@ -119,7 +119,8 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
         Typical size e of each row's out-of-sample errors, in units of the targets' spread:
         1 + e is the geometric mean of 1 + abs(error) over the targets (NaN where `cv` never tests).
     outlier_threshold_ : float
-        Scores above it are flagged, but for rows most of whose targets are right.
+        Scores above it are flagged, but for rows most of whose targets are right, and for rows
+        whose values look more like those of right rows than of wrong ones.
     outlier_mask_ : ndarray of bool, shape (n_samples,)
         The flagged rows; they had no part in the fit if `contaminated_`.
     cell_scores_ : ndarray of shape (n_samples, n_targets)
@@ -378,8 +379,9 @@ class RobustELMRegressor(WithFindings, MultiOutputMixin, RegressorMixin, BaseEst
         over the known targets of the row, on the scale of `target_transforms_`, with the spreads
         :math:`s` of the training targets (`target_spreads_`). Unlike in `outlier_scores_`, wrong
         cells of a row most of whose targets are right do not count: a score above
-        `outlier_threshold_` says that the row is wrong. The rows must be new: the model is fitted
-        to the training rows, and would find little wrong with them.
+        `outlier_threshold_` says that the row is wrong. (The rows of the fit are also judged by
+        what the values of wrong rows look like, new ones are not.) The rows must be new: the model
+        is fitted to the training rows, and would find little wrong with them.
 
         Parameters
         ----------

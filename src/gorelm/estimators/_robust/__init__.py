@@ -16,9 +16,10 @@ each step a row is judged by models that were not fitted to its target:
    explained most; the better draw stays. Nodes of others look in the directions in which a
    regression changes. The best few layers become the members of an
    ensemble; their predictions judge all rows again (`judge.py`), by errors and by what the values
-   of wrong rows and cells look like (`wrong_values.py`). Rows come back that these layers predict
-   once they may learn from all of them. If they, or better layers than the
-   screen's fitted to all rows, see one group, no row is set aside.
+   of wrong rows and cells look like (`wrong_values.py`). The layers are then fitted to the
+   flagged rows, too, with a bounded pull; rows that they now predict are no longer flagged. If
+   the layers, or better ones than the screen's fitted to all rows, see one group, no row is set
+   aside.
 3. *Refine* (`members.py`). The members get all their nodes and all rows, and judge all rows once
    more. With very many rows, their layers are chosen by what each adds to the others
    (`forward.py`). With some thousand rows of many inputs and targets they are chosen so, too, and

@@ -143,7 +143,7 @@ class CellRules:
         return _scores(errors / self.usual(expected), off, self.others)
 
     def cells(self, errors: Array, expected: Array, off: Mask) -> DoubtedCells:
-        """Return all cells, whatever the row's other errors explain; some of them are off."""
+        """Return all cells, with errors as they are: nothing is explained by the row's others."""
         usual = self.usual(expected)
         return DoubtedCells(expected - errors, np.abs(errors) / usual, usual, off)
 

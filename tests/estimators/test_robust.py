@@ -710,6 +710,23 @@ def test_a_gross_cell_of_a_right_row_is_left_out_alone(monkeypatch, w):
     assert np.argwhere(judged.wrong).tolist() == [[row, 1]]
 
 
+def test_rows_that_are_far_off_in_one_target_are_right_in_the_others():
+    """The far values of several such rows are what wrong values of that target look like."""
+    rng = np.random.default_rng(0)
+    expected = rng.normal(size=(300, 6))
+    T = expected + 0.3 * rng.normal(size=expected.shape)
+    wrong, rows = np.arange(300) < 60, np.arange(60, 70)
+    T[wrong] = 4 * rng.choice([-1.0, 1.0], (60, 6)) + 0.5 * rng.normal(size=(60, 6))
+    T[rows] = expected[rows] + 0.9 * rng.choice([-1.0, 1.0], (10, 6))
+    T[rows, 2] = 30.0 + rng.normal(size=10)
+    task = make_task(expected, T)
+    judged = judge.judge(task, make_screened(T, True, ~wrong), expected)
+    assert (judged.scores[rows] > judged.threshold).all()
+    np.testing.assert_array_equal(judged.flagged, wrong)
+    assert judged.wrong[rows, 2].all()
+    assert judged.wrong[rows].sum() < 2 * len(rows)
+
+
 def test_one_gross_cell_is_named_by_its_own_error():
     """It is left out of the fit, but its score is that of the cell as it was."""
     rng = np.random.default_rng(0)

@@ -151,7 +151,7 @@ def _judge(
             errors, at = errors_of(rows)
             cells = rules.cells(errors, at, np.ones(errors.shape, dtype=bool)).of_targets(targets)
             odds = wrong_rows.log_odds(cells, w[rows] * task.learning[rows])
-            like_right = odds.sum(axis=1) <= 0
+            like_right = (odds.sum(axis=1) <= 0) | _mostly_right(odds, ~np.isnan(cells.scores))
             gross = np.zeros(errors[like_right].shape, dtype=bool)
             gross[:, targets] = odds[like_right] > 0
             found.append((rows[like_right], gross))
@@ -224,7 +224,7 @@ def _judge(
         if wrong_values is not None:
             doubt = wrong_values.doubt(rules.doubted(errors, at, scores), weights[rows])
             off[:, groups] = doubt > LIKELY_WRONG
-        wrong[rows] = off & task.doubted[rows, None]
+        wrong[rows] = (off | alone[rows]) & task.doubted[rows, None]
         if one_target:
             sizes[rows] = np.abs(errors[:, 0])
         if heavy.any():
@@ -269,6 +269,15 @@ def some_rows(n_rows: int) -> Iterator[slice]:
     """Yield all rows, some at a time."""
     for start in range(0, n_rows, JUDGED_ROWS):
         yield slice(start, start + JUDGED_ROWS)
+
+
+def _mostly_right(odds: Array, known: Mask) -> Mask:
+    """Whether at most half of a row's targets look wrong, if three or more are known.
+
+    The value of one target may look so wrong that it outweighs all others; it is left out alone.
+    """
+    n_known = known.sum(axis=1)
+    return np.asarray((n_known > 2) & (2 * (odds > 0).sum(axis=1) <= n_known))
 
 
 def _together(off: Mask, known: Mask, right: Mask) -> bool:

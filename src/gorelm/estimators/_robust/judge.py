@@ -39,6 +39,7 @@ HEAVY = 1.5  # usual errors, beyond which the pull of a cell does not grow where
 # predictions are too poor to tell what wrong values look like: in thresholds beyond which they are.
 NEARLY_APART = 0.5
 LIKELY_WRONG = 0.5  # where wrong cells form a group: how likely those are wrong that are left out
+CLEARLY_WRONG = 4.0  # log odds of a cell that is left out of a row that looks right
 VALUE_STEPS = 3  # in which what wrong rows look like, and which rows are wrong, are found in turn
 REGION_ROWS = 2000  # of more rows, nearest neighbours are searched in a sample
 BY_CHANCE_BESIDE = 0.005  # significance level of the test whether mistakes are neighbours
@@ -153,7 +154,7 @@ def _judge(
             odds = wrong_rows.log_odds(cells, w[rows] * task.learning[rows])
             like_right = (odds.sum(axis=1) <= 0) | _mostly_right(odds, ~np.isnan(cells.scores))
             gross = np.zeros(errors[like_right].shape, dtype=bool)
-            gross[:, targets] = odds[like_right] > 0
+            gross[:, targets] = odds[like_right] > CLEARLY_WRONG
             found.append((rows[like_right], gross))
         return np.concatenate([rows for rows, _ in found]), np.concatenate([g for _, g in found])
 

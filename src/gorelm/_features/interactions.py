@@ -5,7 +5,7 @@ orthogonal to all functions of fewer of its inputs (the functional analysis of v
 of orthonormal polynomials :math:`\varphi` of each input in S are such functions. A product's
 correlation with the residuals r of a regression on what is already found,
 
-.. math:: z = \sum_i w_i \varphi(x_i) r_i \Big/ \Big( \sum_i w_i \varphi(x_i)^2 r_i^2 \Big)^{1/2},
+.. math:: z = \frac{\sum_i w_i \varphi(x_i) r_i}{\bigl(\sum_i w_i \varphi(x_i)^2 r_i^2\bigr)^{1/2}},
 
 is about standard normal where S has no part, so that :math:`\sum z^2` over the products of S is
 about :math:`\chi^2`: what is beyond tells how much variance the part explains. Single inputs are

@@ -102,6 +102,7 @@ def plan(
         *[Work("screen", "judge", N, m)] * 2,
         *read("search", 3),
         *judged(),
+        *judged(MAYBE),  # with the flagged rows that come back
         *judged(MAYBE),
         *read("refine", 2),
         *(compared if N >= FORWARD_ROWS else ()),

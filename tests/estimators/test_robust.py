@@ -727,6 +727,25 @@ def test_rows_that_are_far_off_in_one_target_are_right_in_the_others():
     assert judged.wrong[rows].sum() < 2 * len(rows)
 
 
+def test_a_right_row_loses_cells_that_clearly_look_wrong():
+    """Also cells that are too near their prediction to be left out by their error alone."""
+    rng = np.random.default_rng(0)
+    expected = rng.normal(size=(300, 6))
+    wrong, rows, far = np.arange(300) < 60, np.arange(60, 70), [2, 3]
+    expected[rows] *= 0.3
+    expected[np.ix_(rows, far)] = 2.0
+    T = expected + 0.3 * rng.normal(size=expected.shape)
+    T[wrong] = 4 * rng.choice([-1.0, 1.0], (60, 6)) + 0.5 * rng.normal(size=(60, 6))
+    T[rows] = expected[rows] + rng.choice([-1.0, 1.0], (10, 6))
+    T[np.ix_(rows, far)] = 5.0
+    task = make_task(expected, T)
+    assert (judge.FAR_OF_DIRTY * task.robust_scaling.scale[far] > 3.0).all()
+    judged = judge.judge(task, make_screened(T, True, ~wrong), expected)
+    assert (judged.scores[rows] > judged.threshold).all()
+    assert not judged.flagged[rows].any()
+    assert judged.wrong[rows, 2].all()
+
+
 def test_one_gross_cell_is_named_by_its_own_error():
     """It is left out of the fit, but its score is that of the cell as it was."""
     rng = np.random.default_rng(0)

@@ -140,7 +140,7 @@ def _judge(
     ) -> tuple[Indices, Mask]:
         """Return the flagged rows whose targets look more like those of right rows.
 
-        And which of the targets are like those of wrong rows nevertheless.
+        And which of these targets clearly look wrong.
         """
         off = np.repeat(flagged[sample, None], seen.shape[1], axis=1)
         cells = rules.cells(seen, seen_at, off).of_targets(targets)

@@ -33,7 +33,9 @@ CLEARER = 0.05  # by how much groups of a trimmed loss are clearer, where it is 
 CHOOSING_FOLDS = 2  # of them, by which a layer is chosen
 SCREEN_ROWS = 5000  # of more rows, a sample is screened by folds, and predicts the others
 HEAVIER = 8.0 ** np.arange(4)  # times the penalty, for squared errors
-CUT_OFF = 5.0  # median errors, beyond which errors count alike when losses are compared
+# Median errors, beyond which errors count alike when losses are compared: usual ones, and far ones,
+# of which squares may explain this much more in the logarithm, on average over the targets.
+CUT_OFF, FAR_CUT_OFF, CLEARLY_BETTER = 5.0, 40.0, 0.06
 SCREEN_CLIP = 3.0  # spreads, of the targets that the bounded loss starts from
 SCREEN_LAYERS = (
     Layer("multiquadric", 2.0, False),
@@ -181,15 +183,22 @@ def _heavy(task: RobustTask, rows: Indices, T: Array, bounded: Array, squared: A
     """Return the targets that the bounded loss predicts better than the square.
 
     Squared errors get heavier penalties to choose from, too. Both are compared by the mean of
-    errors that are cut off, so that no outlier decides.
+    errors that are cut off, so that no outlier decides. Noise with heavy tails makes squares worse
+    wherever the cut is; if they predict far errors clearly better, the tails can be predicted.
     """
     errors = np.abs(np.concatenate([bounded[:, None], squared], axis=1) - T[:, None])
     w = np.where(task.usable[rows][:, None] & ~np.isnan(errors).any(axis=1), task.w[rows, None], 0)
     errors = np.nan_to_num(errors)
-    cut = CUT_OFF * quantiles_of_columns(errors[:, :1], w, np.full(T.shape[1], 0.5))
-    losses = np.einsum("npm,nm->pm", np.minimum(errors, cut) ** 2, w)
-    ratios = np.log(np.maximum(losses[0], 1e-300) / np.maximum(losses[1:].min(axis=0), 1e-300))
-    return np.asarray((ratios + ratios.mean()) / 2 < 0.0)  # as for groups of cells
+    median = quantiles_of_columns(errors[:, :1], w, np.full(T.shape[1], 0.5))
+
+    def log_ratios(cut_off: float) -> Array:
+        losses = np.einsum("npm,nm->pm", np.minimum(errors, cut_off * median) ** 2, w)
+        bounded, squared = np.maximum(losses[0], 1e-300), np.maximum(losses[1:].min(axis=0), 1e-300)
+        return np.asarray(np.log(bounded / squared))
+
+    usual = log_ratios(CUT_OFF)
+    better = (usual + usual.mean()) / 2 < 0.0  # as for groups of cells
+    return np.asarray(better & (log_ratios(FAR_CUT_OFF).mean() < CLEARLY_BETTER))
 
 
 def _screen_layer(task: RobustTask, T: Array, nodes: int, special: Mask) -> tuple[Layer, float]:

@@ -17,6 +17,7 @@ from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.cells import (
     MOST_TARGETS,
     TWO_GROUPS,
+    masked_quantile,
     split_cells,
     split_sizes,
     two_groups,
@@ -66,6 +67,9 @@ TOGETHER_STEPS, PULLED = 6, 0.9
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 # Far errors of the screen, in its median errors; times these, what better models lower them to.
 FAR_ERRORS, REDUCIBLE = 3.0, 0.85
+# If cells that seem wrong are right, models that know them lower their errors to this share, and do
+# not raise those of the others: cells that are off to one side explain each other in part.
+EXPLAINED, SPOILT = 0.7, 1.25
 AGAIN = 3  # searches of tables with wrong cells, each of which fills them in better
 CONFIRMING = 3  # layers that must see two groups
 # Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
@@ -131,6 +135,8 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
     judged = _judge_by(task, screened, scaling, trials, rows)
     if screened.dirty and not sure:
         contaminated, groups = _still_two(task, screened, judged, trials)
+        if groups.any() and not contaminated:
+            groups = groups & ~_explained_by_others(task, screened, judged, rows)
         if contaminated is not screened.contaminated or (groups != screened.groups).any():
             # Better models explain what the screen set aside. (Rarely the other way round: the
             # errors of good models have long tails, and what is set aside for them seems wrong ever
@@ -246,6 +252,36 @@ def _reducible(task: RobustTask, before: Array, after: Array) -> Mask:
     left = errors[:, 1:] / np.maximum(errors[:, :1], np.finfo(float).tiny)
     (ratio,) = quantiles_of_columns(left, np.where(far, known, 0.0), half)
     return np.asarray((ratio < REDUCIBLE) & (known * far).any(axis=0))
+
+
+def _explained_by_others(
+    task: RobustTask, screened: Screened, judged: Judged, rows: Indices
+) -> Mask:
+    """Whether a target's cells that seem wrong are predicted by models fitted to all of them.
+
+    Wrong cells tell nothing about each other: without its row, a model that knows the others
+    predicts such a cell as badly as one that knows right cells only. Right cells that depend on
+    the inputs in another way than those the models have seen are predicted far better.
+    """
+    part, scaling = task.part(task.T, screened.expected, task.usable, rows)
+    by_all = scaling.undo(
+        ensemble(compare_layers(task, part), task.effort.n_members).predicted
+    )
+    T, w, tiny = task.T[rows], task.w[rows], np.finfo(float).tiny
+    before, after = np.abs(T - judged.expected[rows]), np.abs(T - by_all)
+    ratios = after / np.maximum(before, tiny)
+    known = ~np.isnan(ratios) & (judged.kept[rows] & (w > 0))[:, None]
+
+    def median(j: int, cells: Mask) -> float:
+        return masked_quantile(ratios[cells, j], w[cells], 0.5) if cells.any() else 1.0
+
+    wrong, right = known & judged.wrong[rows], known & ~judged.wrong[rows]
+    return np.array(
+        [
+            median(j, wrong[:, j]) < EXPLAINED and median(j, right[:, j]) < SPOILT
+            for j in range(T.shape[1])
+        ]
+    )
 
 
 def changed(judged: Judged, kept: Mask, wrong: Mask) -> bool:

@@ -145,7 +145,7 @@ class CellRules:
     def cells(self, errors: Array, expected: Array, off: Mask) -> DoubtedCells:
         """Return all cells, with errors as they are: nothing is explained by the row's others."""
         usual = self.usual(expected)
-        return DoubtedCells(expected - errors, np.abs(errors) / usual, usual, off)
+        return DoubtedCells(expected - errors, errors / usual, usual, off)
 
     def doubted(self, errors: Array, expected: Array, scores: Array) -> DoubtedCells:
         """Return the cells of targets whose errors form two groups."""

@@ -145,6 +145,7 @@ def _judge(
         off = np.repeat(flagged[sample, None], seen.shape[1], axis=1)
         cells = rules.cells(seen, seen_at, off).of_targets(targets)
         wrong_rows = WrongValues.of_rows(cells, np.where(learnt, w[sample], 0.0))
+        right = wrong_rows.right_errors(cells, np.where(learnt & ~flagged[sample], w[sample], 0.0))
         (doubted,) = np.nonzero(flagged)
         found: list[tuple[Indices, Mask]] = []
         for part in some_rows(len(doubted)):
@@ -152,9 +153,12 @@ def _judge(
             errors, at = errors_of(rows)
             cells = rules.cells(errors, at, np.ones(errors.shape, dtype=bool)).of_targets(targets)
             odds = wrong_rows.log_odds(cells, w[rows] * task.learning[rows])
-            like_right = (odds.sum(axis=1) <= 0) | _mostly_right(odds, ~np.isnan(cells.scores))
+            of_rows = wrong_rows.log_odds_of_rows(cells, odds, right)
+            like_right = (of_rows <= 0) | _mostly_right(odds, ~np.isnan(cells.scores))
             gross = np.zeros(errors[like_right].shape, dtype=bool)
-            gross[:, targets] = odds[like_right] > CLEARLY_WRONG
+            these = cells.of_rows(like_right)
+            alone = wrong_rows.log_odds_given_others(these, odds[like_right], right)
+            gross[:, targets] = alone > CLEARLY_WRONG
             found.append((rows[like_right], gross))
         return np.concatenate([rows for rows, _ in found]), np.concatenate([g for _, g in found])
 

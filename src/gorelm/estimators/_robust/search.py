@@ -13,17 +13,12 @@ from gorelm._features.scaling import Scaling
 from gorelm._progress import foresee, settle
 from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices, Mask
-from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.cells import (
     MOST_TARGETS,
-    TWO_GROUPS,
     masked_quantile,
-    split_cells,
-    split_sizes,
     two_groups,
 )
 from gorelm.estimators._robust.judge import (
-    FARTHEST_TARGET,
     Judged,
     Screened,
     in_one_region,
@@ -33,7 +28,6 @@ from gorelm.estimators._robust.judge import (
 )
 from gorelm.estimators._robust.layers import (
     GUIDING,
-    PATH,
     Directions,
     Guide,
     Layer,
@@ -50,12 +44,7 @@ from gorelm.estimators._robust.layers import (
     rescored,
 )
 from gorelm.estimators._robust.screen import (
-    CHOOSING_FOLDS,
-    SCREEN_PATH,
-    Also,
-    bounded_by_folds,
     judged_by_screen,
-    levels_of,
     quantiles_of_columns,
 )
 from gorelm.estimators._robust.task import RobustTask
@@ -67,11 +56,10 @@ TOGETHER_STEPS, PULLED = 6, 0.9
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 # Far errors of the screen, in its median errors; times these, what better models lower them to.
 FAR_ERRORS, REDUCIBLE = 3.0, 0.85
-# If cells that seem wrong are right, models that know them lower their errors to this share, and do
-# not raise those of the others: cells that are off to one side explain each other in part.
+# If what seems wrong is right, models that know it lower its errors to this share, and do not raise
+# those of the rest: mistakes to one side explain each other in part.
 EXPLAINED, SPOILT = 0.7, 1.25
 AGAIN = 3  # searches of tables with wrong cells, each of which fills them in better
-CONFIRMING = 3  # layers that must see two groups
 # Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
 LIKELY = (0.05, 0.5)
 REDRAWN = 6  # sparse layers that are drawn again in every round after the second
@@ -134,9 +122,7 @@ def search(task: RobustTask, screened: Screened, *, sure: bool = False) -> Found
     trials = compare_layers(task, part)
     judged = _judge_by(task, screened, scaling, trials, rows)
     if screened.dirty and not sure:
-        contaminated, groups = _still_two(task, screened, judged, trials)
-        if groups.any() and not contaminated:
-            groups = groups & ~_explained_by_others(task, screened, judged, rows)
+        contaminated, groups = _still_two(task, screened, judged, trials, rows)
         if contaminated is not screened.contaminated or (groups != screened.groups).any():
             # Better models explain what the screen set aside. (Rarely the other way round: the
             # errors of good models have long tails, and what is set aside for them seems wrong ever
@@ -254,36 +240,6 @@ def _reducible(task: RobustTask, before: Array, after: Array) -> Mask:
     return np.asarray((ratio < REDUCIBLE) & (known * far).any(axis=0))
 
 
-def _explained_by_others(
-    task: RobustTask, screened: Screened, judged: Judged, rows: Indices
-) -> Mask:
-    """Whether a target's cells that seem wrong are predicted by models fitted to all of them.
-
-    Wrong cells tell nothing about each other: without its row, a model that knows the others
-    predicts such a cell as badly as one that knows right cells only. Right cells that depend on
-    the inputs in another way than those the models have seen are predicted far better.
-    """
-    part, scaling = task.part(task.T, screened.expected, task.usable, rows)
-    by_all = scaling.undo(
-        ensemble(compare_layers(task, part), task.effort.n_members).predicted
-    )
-    T, w, tiny = task.T[rows], task.w[rows], np.finfo(float).tiny
-    before, after = np.abs(T - judged.expected[rows]), np.abs(T - by_all)
-    ratios = after / np.maximum(before, tiny)
-    known = ~np.isnan(ratios) & (judged.kept[rows] & (w > 0))[:, None]
-
-    def median(j: int, cells: Mask) -> float:
-        return masked_quantile(ratios[cells, j], w[cells], 0.5) if cells.any() else 1.0
-
-    wrong, right = known & judged.wrong[rows], known & ~judged.wrong[rows]
-    return np.array(
-        [
-            median(j, wrong[:, j]) < EXPLAINED and median(j, right[:, j]) < SPOILT
-            for j in range(T.shape[1])
-        ]
-    )
-
-
 def changed(judged: Judged, kept: Mask, wrong: Mask) -> bool:
     """Whether many rows or cells changed sides, or many cells can be filled in better."""
     sides = (judged.wrong ^ wrong) | (judged.kept ^ kept)[:, None]
@@ -292,7 +248,11 @@ def changed(judged: Judged, kept: Mask, wrong: Mask) -> bool:
 
 
 def _still_two(
-    task: RobustTask, screened: Screened, judged: Judged, trials: Sequence[Trial]
+    task: RobustTask,
+    screened: Screened,
+    judged: Judged,
+    trials: Sequence[Trial],
+    rows: Indices,
 ) -> tuple[bool, Mask]:
     """Return whether the errors of rows, and of each target's cells, are still two groups."""
     least = least_explained(task, int(screened.judging.sum()))
@@ -301,56 +261,65 @@ def _still_two(
     if screened.groups.mean() <= MOST_TARGETS:  # else others may have such cells, too
         groups &= screened.groups
     if contaminated or groups.any():
-        of_rows, of_cells = confirmed(task, screened, trials)
-        contaminated, groups = contaminated and of_rows, groups & of_cells
+        of_rows, of_cells = _explained_by_others(task, screened, judged, trials, rows)
+        contaminated, groups = contaminated and not of_rows, groups & ~of_cells
     contaminated = contaminated and not in_one_region(task, judged.flagged)
     for j in np.flatnonzero(groups):
         groups[j] = not in_one_region(task, judged.wrong[:, j])
     return contaminated, groups
 
 
-def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> tuple[bool, Mask]:
-    """Whether fits like the screen's of the best layers to all rows see two groups, too.
+def _explained_by_others(
+    task: RobustTask,
+    screened: Screened,
+    judged: Judged,
+    trials: Sequence[Trial],
+    rows: Indices,
+) -> tuple[bool, Mask]:
+    """Whether models fitted to all rows predict those that seem wrong; and each target's cells.
 
-    Rows of a region of the inputs that the screen's layers cannot follow form a group as well, and
-    no model explains them once they are all set aside. Wrong rows do not explain each other.
+    Mistakes tell nothing about each other: without its row, a model that knows all other rows
+    predicts a wrong one as badly as a model that knows right rows only. Right rows that depend on
+    the inputs in another way than those that the models have seen are predicted far better.
     """
-    rows, judging = task.sample(2 * task.effort.search_rows), screened.judging
-    scaling = task.robust_scaling
-    T = scaling.dense(task.T[rows])[:, judging]
-    T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
-    X, w, level = task.rows.take(rows), task.w[rows], levels_of(~judging[judging])
+    part, scaling = task.part(task.T, screened.expected, task.usable, rows)
+    layers = [trial.layer for trial in trials if not trial.layer.directed]
+    of_all = compare_layers(task, part, layers[: 2 * task.effort.n_members])
+    T, w = task.T[rows], task.w[rows]
+    with_all = scaling.undo(ensemble(of_all, task.effort.n_members).predicted)
+    before, after = (
+        np.abs(predicted - T) / task.robust_scaling.scale
+        for predicted in (judged.expected[rows], with_all)
+    )
 
-    n_folds = CHOOSING_FOLDS if task.folds is None else None
+    def explained(before: Array, after: Array, off: Mask, others: Mask) -> bool:
+        known = ~np.isnan(before + after) & (w > 0)
+        ratios = after / np.maximum(before, np.finfo(float).tiny)
 
-    def explained(trial: Trial) -> Array:
-        H = with_constant(trial.hidden, X)
-        # Wrong rows call for heavier penalties than those that the layer chose without them.
-        lams = SCREEN_PATH[: 1 + np.count_nonzero(PATH[trial.lam] < SCREEN_PATH)]
-        trimmed = screened.trimmed
-        also = Also(trimmed=trimmed)
-        predicted = bounded_by_folds(
-            task, rows, H, T, lams, level, n_folds, also=also, n_threads=task.n_threads
-        )
-        predicted = predicted[:, len(lams) * trimmed :]
-        errors = predicted - T[:, None]
-        tested = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
-        total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)
-        best = errors[:, int(np.argmin(total))]
-        of_rows = split_sizes(log_sizes(best)[tested], w[tested])[1]
-        right, every = tested & screened.kept[rows], np.ones(best.shape[1], dtype=bool)
-        return np.array([of_rows, *split_cells(best, np.where(right, w, 0.0), every)[1]])
+        def median(which: Mask) -> float:
+            which = which & known
+            return masked_quantile(ratios[which], w[which], 0.5) if which.any() else 1.0
 
-    # The folds of one layer are shared among threads.
-    of_rows, *of_each = np.min([explained(trial) for trial in trials[:CONFIRMING]], axis=0)
-    of_cells = np.zeros(len(judging), dtype=bool)
-    of_cells[judging] = two_groups(np.array(of_each))
-    return bool(of_rows >= TWO_GROUPS), of_cells
+        return median(off) < EXPLAINED and median(others) < SPOILT
+
+    kept, wrong, by = judged.kept[rows], judged.wrong[rows], screened.judging
+    of_rows = explained(
+        log_sizes(before[:, by]), log_sizes(after[:, by]), judged.flagged[rows], kept
+    )
+    columns = zip(before.T, after.T, (kept[:, None] & wrong).T, strict=True)
+    return of_rows, np.array([explained(b, a, off, kept & ~off) for b, a, off in columns])
 
 
-def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
-    """Return a trial of every layer, best first; sparse ones drawn where their nodes help."""
+def compare_layers(
+    task: RobustTask, part: Part, some: Sequence[Layer] | None = None
+) -> list[Trial]:
+    """Return a trial of every layer, or of some; sparse ones drawn where their nodes help.
+
+    Best first.
+    """
     layers, nodes = layers_to_compare(task)
+    if some is not None:
+        layers, nodes = list(some), [task.few_nodes] * len(some)
     sparse = [k for k, layer in enumerate(layers) if is_sparse(layer, part.X.shape[1])]
 
     def draw(which: tuple[int, int, Guide | None]) -> Trial:
@@ -373,7 +342,9 @@ def compare_layers(task: RobustTask, part: Part) -> list[Trial]:
         for k, trial in zip(redrawn, task.each(draw, again, "redrawing layers"), strict=True):
             if trial.score < trials[k].score:
                 trials[k] = trial
-    return sorted([*trials, *_directed(task, part, trials)], key=lambda trial: trial.score)
+    if some is None:
+        trials += _directed(task, part, trials)
+    return sorted(trials, key=lambda trial: trial.score)
 
 
 def layers_to_compare(task: RobustTask) -> tuple[list[Layer], list[int]]:

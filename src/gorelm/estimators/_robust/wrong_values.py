@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.ndimage import gaussian_filter1d
-from scipy.special import ndtri, stdtrit
+from scipy.special import gammaln, ndtri, stdtrit
 
 from gorelm._features.scaling import weighted_quantiles
 from gorelm._typing import Array, Indices, Mask
@@ -33,6 +33,9 @@ POOLED = 0.5  # weight of all targets in the density of wrong values
 OF_ALL = 0.03  # weight of all values, right ones included: not all wrong ones are known
 LEAST_WRONG, MOST_WRONG = 1e-3, 0.5  # share of the cells
 LEAST_DENSITY = 1e-6  # of a value that no other wrong row has
+DEGREES = 2.0  # of freedom, of the errors of right rows
+SCATTER_STEPS = 10
+MANY_TARGETS = 200  # beyond which errors are taken one by one
 STEPS, STEADY = 15, 1e-3  # at most; largest change of a probability at which they end
 USUAL_MEDIAN = float(ndtri(0.75))  # of scores, which have the unit of a normal distribution
 STUDENT_MEDIAN = float(stdtrit(2, 0.75))  # of absolute errors with density `_student`
@@ -43,7 +46,7 @@ class DoubtedCells:
     """Cells (n, m) of targets some of whose cells are wrong."""
 
     values: Array  # NaN: unknown
-    scores: Array  # absolute errors, in usual ones; NaN: unknown, or not tested
+    scores: Array  # errors, in usual ones, or their sizes; NaN: unknown, or not tested
     usual: Array  # error
     off: Mask  # by a first guess
 
@@ -53,6 +56,11 @@ class DoubtedCells:
         return DoubtedCells(
             self.values[:, of], self.scores[:, of], self.usual[:, of], self.off[:, of]
         )
+
+    def of_rows(self, rows: Mask) -> DoubtedCells:
+        """Return the cells of some rows."""
+        of = rows
+        return DoubtedCells(self.values[of], self.scores[of], self.usual[of], self.off[of])
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,9 @@ class WrongValues:
         shares = wrong.sum(axis=1) / np.maximum(every.sum(axis=1), 1e-300)
         return cls(
             centre,
-            np.maximum(_medians(cells.scores, weights * (1.0 - doubt)) / USUAL_MEDIAN, 1e-12),
+            np.maximum(
+                _medians(np.abs(cells.scores), weights * (1.0 - doubt)) / USUAL_MEDIAN, 1e-12
+            ),
             np.clip((shares + shares.mean()) / 2.0, LEAST_WRONG, MOST_WRONG),
             (1.0 - OF_ALL) * _mix(own, pooled) + OF_ALL * _smooth(every)[0],
             (1.0 - OF_ALL) * _mix(of_own, of_pooled),
@@ -136,16 +146,104 @@ class WrongValues:
         wrong = np.maximum(wrong - itself, LEAST_DENSITY)
         return np.where(known, np.log(wrong) - np.log(np.where(known, right, 1.0)), 0.0)
 
+    def log_odds_of_rows(self, cells: DoubtedCells, odds: Array, right: RightErrors) -> Array:
+        """Return the same of whole rows, (n,), whose errors depend on each other if they are right.
+
+        `odds` are those of their cells, `right` what the errors of right rows look like.
+        """
+        z, jacobian = self._in_units(cells)
+        together = right.log_density(z) - jacobian.sum(axis=1)
+        return np.asarray((odds + self._log_right(cells)).sum(axis=1) - together)
+
+    def log_odds_given_others(self, cells: DoubtedCells, odds: Array, right: RightErrors) -> Array:
+        """Return the same of cells (n, m), given the errors of the other cells of their rows."""
+        z, jacobian = self._in_units(cells)
+        together, found = right.log_density(z), odds + self._log_right(cells) + jacobian
+        for j in range(z.shape[1]):
+            others = z.copy()
+            others[:, j] = np.nan
+            found[:, j] -= together - right.log_density(others)
+        return found
+
+    def right_errors(self, cells: DoubtedCells, w: Array) -> RightErrors:
+        """Return what the errors of rows look like that have a weight and whose cells are right."""
+        return RightErrors.learn(cells.scores / self._unit, w)
+
+    def _in_units(self, cells: DoubtedCells) -> tuple[Array, Array]:
+        """Return errors in units of Student's density, and the logarithms of these units."""
+        z = cells.scores / self._unit
+        return z, np.where(np.isnan(z), 0.0, np.log(self._unit * cells.usual))
+
+    def _log_right(self, cells: DoubtedCells) -> Array:
+        _, right = self._densities(cells)
+        return np.asarray(np.log(np.where(np.isnan(cells.scores), 1.0, right)))
+
+    @property
+    def _unit(self) -> Array:
+        """Scale (m,) of Student's density of the errors of right cells, in usual errors."""
+        return np.asarray(USUAL_MEDIAN / STUDENT_MEDIAN * self.scale)
+
     def _densities(self, cells: DoubtedCells) -> tuple[Array, Array]:
         """Return the densities of cells (n, m) if they are wrong, and if they are right."""
-        unit = USUAL_MEDIAN / STUDENT_MEDIAN * self.scale
-        right = _student(cells.scores / unit) / (unit * cells.usual)
+        right = _student(cells.scores / self._unit) / (self._unit * cells.usual)
         bins = _bins(cells.values - self.centre)
         return np.take_along_axis(self.density, bins.T, axis=1).T, right
 
     def _posterior(self, wrong: Array, right: Array) -> Array:
         wrong, right = self.share * wrong, (1.0 - self.share) * right
         return np.asarray(wrong / (wrong + right + 1e-300))
+
+
+@dataclass(frozen=True)
+class RightErrors:
+    r"""Errors of right rows, as one variable of all targets: Student's, with two degrees of freedom.
+
+    .. math:: f(z) \propto |S|^{-1/2} (1 + z' S^{-1} z / 2)^{-(2 + m) / 2}
+
+    A row that is hard to predict has large errors in all targets, and what is usual for one target
+    goes along with what is usual for the others: such errors are no independent evidence.
+    """
+
+    scatter: Array  # (m, m)
+
+    @classmethod
+    def learn(cls, z: Array, w: Array) -> RightErrors:
+        """Learn from errors (n, m) of rows with weights, in units of each target's own."""
+        known = ~np.isnan(z)
+        m, total = z.shape[1], float(w.sum())
+        if not 1 < m <= MANY_TARGETS or total <= 0:
+            return cls(np.eye(m))
+        z = np.nan_to_num(z) * (w > 0)[:, None]
+        n_known = known.sum(axis=1)
+        scatter = np.eye(m)
+        for _ in range(SCATTER_STEPS):
+            pull = w * (DEGREES + n_known) / (DEGREES + _quadratic(z, scatter))
+            scatter = (z * pull[:, None]).T @ z / total
+            shrink = m / (m + total)
+            scatter = (1.0 - shrink) * scatter + shrink * np.diag(np.diag(scatter))
+            scatter.flat[:: m + 1] = np.maximum(np.diag(scatter), 1e-6)
+        return cls(scatter)
+
+    def log_density(self, z: Array) -> Array:
+        """Return the logarithm of the density of the known errors of rows, (n,); NaN: unknown."""
+        known = ~np.isnan(z)
+        patterns, which = np.unique(known, axis=0, return_inverse=True)
+        found = np.zeros(len(z))
+        for k, of in enumerate(patterns):
+            rows, m = which.ravel() == k, int(of.sum())
+            if not m:
+                continue
+            scatter = self.scatter[np.ix_(of, of)]
+            constant = gammaln((DEGREES + m) / 2) - gammaln(DEGREES / 2)
+            constant -= m / 2 * np.log(DEGREES * np.pi) + np.linalg.slogdet(scatter)[1] / 2
+            distances = _quadratic(z[np.ix_(rows, of)], scatter)
+            found[rows] = constant - (DEGREES + m) / 2 * np.log1p(distances / DEGREES)
+        return found
+
+
+def _quadratic(z: Array, scatter: Array) -> Array:
+    """Return z' S^-1 z of every row."""
+    return np.asarray(np.einsum("nm,mn->n", z, np.linalg.solve(scatter, z.T)))
 
 
 def _student(x: Array) -> Array:

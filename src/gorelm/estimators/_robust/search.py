@@ -13,12 +13,15 @@ from gorelm._features.scaling import Scaling
 from gorelm._progress import foresee, settle
 from gorelm._solver.threads import ordered_map
 from gorelm._typing import Array, Indices, Mask
+from gorelm.backends.inputs import with_constant
 from gorelm.estimators._robust.cells import (
     MOST_TARGETS,
     masked_quantile,
+    split_cells,
     two_groups,
 )
 from gorelm.estimators._robust.judge import (
+    FARTHEST_TARGET,
     Judged,
     Screened,
     in_one_region,
@@ -28,6 +31,7 @@ from gorelm.estimators._robust.judge import (
 )
 from gorelm.estimators._robust.layers import (
     GUIDING,
+    PATH,
     Directions,
     Guide,
     Layer,
@@ -44,7 +48,12 @@ from gorelm.estimators._robust.layers import (
     rescored,
 )
 from gorelm.estimators._robust.screen import (
+    CHOOSING_FOLDS,
+    SCREEN_PATH,
+    Also,
+    bounded_by_folds,
     judged_by_screen,
+    levels_of,
     quantiles_of_columns,
 )
 from gorelm.estimators._robust.task import RobustTask
@@ -58,7 +67,8 @@ FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without a
 FAR_ERRORS, REDUCIBLE = 3.0, 0.85
 # If what seems wrong is right, models that know it lower its errors to this share, and do not raise
 # those of the rest: mistakes to one side explain each other in part.
-EXPLAINED, SPOILT = 0.7, 1.25
+EXPLAINED, SPOILT = 0.5, 1.25
+CONFIRMING = 3  # layers that must see two groups of cells
 AGAIN = 3  # searches of tables with wrong cells, each of which fills them in better
 # Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
 LIKELY = (0.05, 0.5)
@@ -263,6 +273,8 @@ def _still_two(
     if contaminated or groups.any():
         of_rows, of_cells = _explained_by_others(task, screened, judged, trials, rows)
         contaminated, groups = contaminated and not of_rows, groups & ~of_cells
+        if groups.any() and not contaminated:
+            groups &= confirmed(task, screened, trials)
     contaminated = contaminated and not in_one_region(task, judged.flagged)
     for j in np.flatnonzero(groups):
         groups[j] = not in_one_region(task, judged.wrong[:, j])
@@ -298,16 +310,57 @@ def _explained_by_others(
 
         def median(which: Mask) -> float:
             which = which & known
-            return masked_quantile(ratios[which], w[which], 0.5) if which.any() else 1.0
+            return masked_quantile(ratios[which], w[which], 0.5) if which.any() else 0.0
 
         return median(off) < EXPLAINED and median(others) < SPOILT
 
-    kept, wrong, by = judged.kept[rows], judged.wrong[rows], screened.judging
+    kept, by = judged.kept[rows], screened.judging
     of_rows = explained(
         log_sizes(before[:, by]), log_sizes(after[:, by]), judged.flagged[rows], kept
     )
+    # If its rows are right, their cells may be wrong.
+    wrong = judged.wrong[rows] | (~kept[:, None] & judged.cells.mask[rows] & of_rows)
+    kept |= of_rows
     columns = zip(before.T, after.T, (kept[:, None] & wrong).T, strict=True)
     return of_rows, np.array([explained(b, a, off, kept & ~off) for b, a, off in columns])
+
+
+def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> Mask:
+    """Return the targets of whose cells fits like the screen's of the best layers see two groups.
+
+    They are fitted to all cells. Right cells that the screen's layers cannot follow form a group as
+    well, and no model explains them once they are all set aside.
+    """
+    rows, judging = task.sample(2 * task.effort.search_rows), screened.judging
+    scaling = task.robust_scaling
+    T = scaling.dense(task.T[rows])[:, judging]
+    T = np.clip(T, -FARTHEST_TARGET, FARTHEST_TARGET)
+    X, w, level = task.rows.take(rows), task.w[rows], levels_of(~judging[judging])
+
+    n_folds = CHOOSING_FOLDS if task.folds is None else None
+
+    def explained(trial: Trial) -> Array:
+        H = with_constant(trial.hidden, X)
+        # Wrong rows call for heavier penalties than those that the layer chose without them.
+        lams = SCREEN_PATH[: 1 + np.count_nonzero(PATH[trial.lam] < SCREEN_PATH)]
+        trimmed = screened.trimmed
+        also = Also(trimmed=trimmed)
+        predicted = bounded_by_folds(
+            task, rows, H, T, lams, level, n_folds, also=also, n_threads=task.n_threads
+        )
+        predicted = predicted[:, len(lams) * trimmed :]
+        errors = predicted - T[:, None]
+        tested = task.usable[rows] & ~np.isnan(predicted[:, 0, 0])
+        total = w[tested] @ np.abs(np.nan_to_num(errors[tested])).sum(axis=2)
+        best = errors[:, int(np.argmin(total))]
+        right, every = tested & screened.kept[rows], np.ones(best.shape[1], dtype=bool)
+        return split_cells(best, np.where(right, w, 0.0), every)[1]
+
+    # The folds of one layer are shared among threads.
+    of_each = np.min([explained(trial) for trial in trials[:CONFIRMING]], axis=0)
+    of_cells = np.zeros(len(judging), dtype=bool)
+    of_cells[judging] = two_groups(of_each)
+    return of_cells
 
 
 def compare_layers(

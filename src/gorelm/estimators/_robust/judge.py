@@ -156,9 +156,7 @@ def _judge(
             of_rows = wrong_rows.log_odds_of_rows(cells, odds, right)
             like_right = (of_rows <= 0) | _mostly_right(odds, ~np.isnan(cells.scores))
             gross = np.zeros(errors[like_right].shape, dtype=bool)
-            these = cells.of_rows(like_right)
-            alone = wrong_rows.log_odds_given_others(these, odds[like_right], right)
-            gross[:, targets] = alone > CLEARLY_WRONG
+            gross[:, targets] = odds[like_right] > CLEARLY_WRONG
             found.append((rows[like_right], gross))
         return np.concatenate([rows for rows, _ in found]), np.concatenate([g for _, g in found])
 

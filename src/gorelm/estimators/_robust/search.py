@@ -266,14 +266,14 @@ def _still_two(
 ) -> tuple[bool, Mask]:
     """Return whether the errors of rows, and of each target's cells, are still two groups."""
     least = least_explained(task, int(screened.judging.sum()))
-    contaminated = screened.contaminated and judged.two_groups
+    contaminated = screened.contaminated and judged.two_groups and bool(judged.flagged.any())
     groups = two_groups(judged.cells.explained, least)
     if screened.groups.mean() <= MOST_TARGETS:  # else others may have such cells, too
         groups &= screened.groups
     if contaminated or groups.any():
         of_rows, of_cells = _explained_by_others(task, screened, judged, trials, rows)
         contaminated, groups = contaminated and not of_rows, groups & ~of_cells
-        if groups.any() and not contaminated:
+        if groups.any():
             groups &= confirmed(task, screened, trials)
     contaminated = contaminated and not in_one_region(task, judged.flagged)
     for j in np.flatnonzero(groups):
@@ -296,7 +296,7 @@ def _explained_by_others(
     """
     part, scaling = task.part(task.T, screened.expected, task.usable, rows)
     layers = [trial.layer for trial in trials if not trial.layer.directed]
-    of_all = compare_layers(task, part, layers[: 2 * task.effort.n_members])
+    of_all = compare_layers(task, part, layers[: task.effort.n_members])
     T, w = task.T[rows], task.w[rows]
     with_all = scaling.undo(ensemble(of_all, task.effort.n_members).predicted)
     before, after = (
@@ -310,7 +310,7 @@ def _explained_by_others(
 
         def median(which: Mask) -> float:
             which = which & known
-            return masked_quantile(ratios[which], w[which], 0.5) if which.any() else 0.0
+            return masked_quantile(ratios[which], w[which], 0.5) if which.any() else 1.0
 
         return median(off) < EXPLAINED and median(others) < SPOILT
 

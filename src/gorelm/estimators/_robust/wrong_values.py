@@ -33,9 +33,9 @@ POOLED = 0.5  # weight of all targets in the density of wrong values
 OF_ALL = 0.03  # weight of all values, right ones included: not all wrong ones are known
 LEAST_WRONG, MOST_WRONG = 1e-3, 0.5  # share of the cells
 LEAST_DENSITY = 1e-6  # of a value that no other wrong row has
-DEGREES = 2.0  # of freedom, of the errors of right rows
+DEGREES = 2.0  # of freedom, of the errors of right rows; steps in which their scatter is found
 SCATTER_STEPS = 10
-MANY_TARGETS = 200  # beyond which errors are taken one by one
+MANY_TARGETS = 200  # beyond which errors are taken for independent
 STEPS, STEADY = 15, 1e-3  # at most; largest change of a probability at which they end
 USUAL_MEDIAN = float(ndtri(0.75))  # of scores, which have the unit of a normal distribution
 STUDENT_MEDIAN = float(stdtrit(2, 0.75))  # of absolute errors with density `_student`
@@ -56,11 +56,6 @@ class DoubtedCells:
         return DoubtedCells(
             self.values[:, of], self.scores[:, of], self.usual[:, of], self.off[:, of]
         )
-
-    def of_rows(self, rows: Mask) -> DoubtedCells:
-        """Return the cells of some rows."""
-        of = rows
-        return DoubtedCells(self.values[of], self.scores[of], self.usual[of], self.off[of])
 
 
 @dataclass(frozen=True)
@@ -146,37 +141,31 @@ class WrongValues:
         wrong = np.maximum(wrong - itself, LEAST_DENSITY)
         return np.where(known, np.log(wrong) - np.log(np.where(known, right, 1.0)), 0.0)
 
-    def log_odds_of_rows(self, cells: DoubtedCells, odds: Array, right: RightErrors) -> Array:
+    def log_odds_of_rows(
+        self, cells: DoubtedCells, odds: Array, right: RightErrors | None
+    ) -> Array:
         """Return the same of whole rows, (n,), whose errors depend on each other if they are right.
 
-        `odds` are those of their cells, `right` what the errors of right rows look like.
+        `odds` are those of their cells, `right` what the errors of right rows look like; None: as
+        if they were independent.
         """
-        z, jacobian = self._in_units(cells)
-        together = right.log_density(z) - jacobian.sum(axis=1)
-        return np.asarray((odds + self._log_right(cells)).sum(axis=1) - together)
+        if right is None:
+            return np.asarray(odds.sum(axis=1))
+        known = ~np.isnan(cells.scores)
+        _, alone = self._densities(cells)
+        alone = np.log(np.where(known, alone, 1.0)).sum(axis=1)
+        units = np.where(known, np.log(self._unit * cells.usual), 0.0).sum(axis=1)
+        together = right.log_density(cells.scores / self._unit) - units
+        return np.asarray(odds.sum(axis=1) + alone - together)
 
-    def log_odds_given_others(self, cells: DoubtedCells, odds: Array, right: RightErrors) -> Array:
-        """Return the same of cells (n, m), given the errors of the other cells of their rows."""
-        z, jacobian = self._in_units(cells)
-        together, found = right.log_density(z), odds + self._log_right(cells) + jacobian
-        for j in range(z.shape[1]):
-            others = z.copy()
-            others[:, j] = np.nan
-            found[:, j] -= together - right.log_density(others)
-        return found
+    def right_errors(self, cells: DoubtedCells, w: Array) -> RightErrors | None:
+        """Return what the errors of rows look like that have a weight and whose cells are right.
 
-    def right_errors(self, cells: DoubtedCells, w: Array) -> RightErrors:
-        """Return what the errors of rows look like that have a weight and whose cells are right."""
+        None if there are none, or too many targets.
+        """
+        if not w.any() or not 1 < cells.scores.shape[1] <= MANY_TARGETS:
+            return None
         return RightErrors.learn(cells.scores / self._unit, w)
-
-    def _in_units(self, cells: DoubtedCells) -> tuple[Array, Array]:
-        """Return errors in units of Student's density, and the logarithms of these units."""
-        z = cells.scores / self._unit
-        return z, np.where(np.isnan(z), 0.0, np.log(self._unit * cells.usual))
-
-    def _log_right(self, cells: DoubtedCells) -> Array:
-        _, right = self._densities(cells)
-        return np.asarray(np.log(np.where(np.isnan(cells.scores), 1.0, right)))
 
     @property
     def _unit(self) -> Array:
@@ -196,12 +185,12 @@ class WrongValues:
 
 @dataclass(frozen=True)
 class RightErrors:
-    r"""Errors of right rows, as one variable of all targets: Student's, with two degrees of freedom.
+    r"""Errors of right rows: all targets together have Student's distribution.
 
     .. math:: f(z) \propto |S|^{-1/2} (1 + z' S^{-1} z / 2)^{-(2 + m) / 2}
 
-    A row that is hard to predict has large errors in all targets, and what is usual for one target
-    goes along with what is usual for the others: such errors are no independent evidence.
+    A row that is hard to predict has large errors in all targets, and errors of related targets go
+    together: they are no independent evidence that the row is wrong.
     """
 
     scatter: Array  # (m, m)
@@ -211,8 +200,6 @@ class RightErrors:
         """Learn from errors (n, m) of rows with weights, in units of each target's own."""
         known = ~np.isnan(z)
         m, total = z.shape[1], float(w.sum())
-        if not 1 < m <= MANY_TARGETS or total <= 0:
-            return cls(np.eye(m))
         z = np.nan_to_num(z) * (w > 0)[:, None]
         n_known = known.sum(axis=1)
         scatter = np.eye(m)

@@ -199,14 +199,14 @@ class RightErrors:
     def learn(cls, z: Array, w: Array) -> RightErrors:
         """Learn from errors (n, m) of rows with weights, in units of each target's own."""
         known = ~np.isnan(z)
-        m, total = z.shape[1], float(w.sum())
+        m, total = z.shape[1], w.sum()
+        shrink = m / (m + np.count_nonzero(w))
         z = np.nan_to_num(z) * (w > 0)[:, None]
         n_known = known.sum(axis=1)
         scatter = np.eye(m)
         for _ in range(SCATTER_STEPS):
             pull = w * (DEGREES + n_known) / (DEGREES + _quadratic(z, scatter))
             scatter = (z * pull[:, None]).T @ z / total
-            shrink = m / (m + total)
             scatter = (1.0 - shrink) * scatter + shrink * np.diag(np.diag(scatter))
             scatter.flat[:: m + 1] = np.maximum(np.diag(scatter), 1e-6)
         return cls(scatter)

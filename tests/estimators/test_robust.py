@@ -642,7 +642,7 @@ def test_the_search_is_repeated_if_many_rows_change_sides(
         return judge.Judged(data.T, every, 1.0, ~after, after, two_groups, cells, none, data.T)
 
     monkeypatch.setattr(search, "_judge_by", judged_by)
-    monkeypatch.setattr(search, "confirmed", lambda *args: (True, none[0]))
+    monkeypatch.setattr(search, "explained_by_others", lambda *args: (False, ~none[0]))
     monkeypatch.setattr(search, "explained_together", lambda *args: args[2])
     screened = make_screened(data.T, contaminated, every)
     monkeypatch.setattr(search, "judged_by_screen", lambda task, screened: screened)
@@ -652,19 +652,49 @@ def test_the_search_is_repeated_if_many_rows_change_sides(
     np.testing.assert_array_equal(found.part.kept, after if searches == 2 and two_groups else every)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3])
-def test_contamination_is_confirmed_by_fits_to_all_rows(ratio):
-    """Whatever the screen has set aside: here rows of one region of the inputs."""
-    data = make_data(200, ratio)
-    every = np.ones(200, dtype=bool)
-    region = data.X[:, 0] > np.quantile(data.X[:, 0], 0.8)
-    screened = make_screened(data.T, True, ~region)
-    task = replace(make_task(data.X, data.T), usable=every, n_hidden=60)
-    part, _ = task.part(data.T, data.T, screened.kept, np.arange(200))
+@pytest.mark.parametrize("what", ["region", "wrong", "one side", "region's cells", "wrong cells"])
+def test_models_of_all_rows_explain_what_is_right(what):
+    """Right rows and cells of one region predict each other, mistakes do not."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1.0, 1.0, (240, 3))
+    T = X[:, 1:] + 0.1 * rng.standard_normal((240, 2))
+    off, columns = np.zeros(240, dtype=bool), [0] if "cells" in what else [0, 1]
+    off[:60] = True
+    if "region" in what:
+        X[off, 0] += 3.0
+        T[np.ix_(off, columns)] += 4.0
+    else:
+        sides = [1.0] if what == "one side" else [-1.0, 1.0]
+        T[np.ix_(off, columns)] += 4.0 * rng.choice(sides, (60, len(columns)))
+    screened, task = make_screened(T, True, ~off), replace(make_task(X, T), n_hidden=60)
+    cells = off[:, None] & np.isin([0, 1], columns)
+    if "cells" in what:
+        screened = replace(screened, kept=~np.zeros_like(off), wrong=cells)
+        screened = replace(screened, T=np.where(cells, np.nan, T), groups=np.array([True, False]))
+    rows = np.arange(240)
+    part, scaling = task.part(screened.T, np.zeros(T.shape), screened.kept, rows)
     trials = search.compare_layers(task, part)
-    of_rows, of_cells = search.confirmed(task, screened, trials)
-    assert of_rows is (ratio > 0)
-    assert of_cells.shape == (3,)
+    judged = search._judge_by(task, screened, scaling, trials, rows)
+    of_rows, of_cells = search.explained_by_others(task, screened, judged, trials, rows)
+    if "cells" in what:
+        assert of_cells.tolist() == ["region" in what, False]
+    else:
+        assert judged.flagged[off].all()
+        assert of_rows is (what == "region")
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_tails_that_squares_predict_are_not_heavy(noise):
+    """Noise with heavy tails is; a bounded loss gives up what few rows have in common."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 2))
+    X[:12, 0] = rng.uniform(4.0, 8.0, 12)
+    T = X[:, 1:] + 0.3 * rng.standard_normal((300, 1))
+    T[:, 0] += 2.0 * np.maximum(X[:, 0] - 2.0, 0.0) ** 1.5
+    if noise:
+        X[:12, 0] = rng.standard_normal(12)
+    screened = screen.screen(make_task(X, T))
+    assert screened.heavy.tolist() == [noise]
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
@@ -708,6 +738,21 @@ def test_a_gross_cell_of_a_right_row_is_left_out_alone(monkeypatch, w):
     assert judged.scores[row] > judged.threshold
     np.testing.assert_array_equal(judged.flagged, wrong)
     assert np.argwhere(judged.wrong).tolist() == [[row, 1]]
+
+
+def test_right_rows_whose_errors_go_together_are_kept():
+    """As errors of other right rows do; errors as large of wrong rows have any direction."""
+    rng = np.random.default_rng(0)
+    expected = rng.normal(size=(300, 6))
+    wrong, hard = np.arange(300) < 60, np.arange(60, 68)
+    T = expected + 0.3 * rng.normal(size=(300, 1)) + 0.1 * rng.normal(size=(300, 6))
+    signs = rng.choice([-1, 1], (60, 6))
+    signs[:, 1] = -signs[:, 0]
+    T[wrong] = expected[wrong] + rng.uniform(2.0, 4.0, (60, 6)) * signs
+    T[hard] = expected[hard] + 3.0 + 0.1 * rng.normal(size=(8, 6))
+    judged = judge.judge(make_task(expected, T), make_screened(T, True, ~wrong), expected)
+    assert (judged.scores[hard] > judged.threshold).all()
+    np.testing.assert_array_equal(judged.flagged, wrong)
 
 
 def test_rows_that_are_far_off_in_one_target_are_right_in_the_others():

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import multivariate_t, norm
 from scipy.stats import t as student
 
 from gorelm.estimators._robust import wrong_values
 from gorelm.estimators._robust.cells import BESIDE_OTHERS, TWO_GROUPS, two_groups
-from gorelm.estimators._robust.wrong_values import DoubtedCells, WrongValues
+from gorelm.estimators._robust.wrong_values import DoubtedCells, RightErrors, WrongValues
 
 
 def mixture(n, shares, *, noise=0.3, seed=0):
@@ -155,3 +155,45 @@ def test_the_unit_of_the_weights_does_not_matter():
         for w in (1e-3, 1e-8)
     ]
     np.testing.assert_allclose(*odds, rtol=1e-9, atol=1e-12)
+
+
+def test_density_of_right_rows_against_scipy():
+    """Also of rows of which some targets are unknown: a margin of Student's distribution."""
+    rng = np.random.default_rng(0)
+    root = rng.standard_normal((4, 4))
+    right = RightErrors(root @ root.T + np.eye(4))
+    z = 3.0 * rng.standard_normal((60, 4))
+    z[::3, 1] = z[::4, 3] = np.nan
+    known = ~np.isnan(z)
+    expected = [
+        multivariate_t(shape=right.scatter[np.ix_(of, of)], df=wrong_values.DEGREES).logpdf(x[of])
+        for x, of in zip(z, known, strict=True)
+    ]
+    np.testing.assert_allclose(right.log_density(z), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-8])
+def test_scatter_of_right_rows(unit):
+    """Whatever the unit of the weights; rows without weight have no influence."""
+    shape = np.array([[1.0, 0.8, -0.3], [0.8, 2.0, 0.0], [-0.3, 0.0, 0.5]])
+    z = multivariate_t(shape=shape, df=wrong_values.DEGREES, seed=0).rvs(6000)
+    w = np.where(np.arange(6000) < 5000, unit, 0.0)
+    z[w == 0] = 1e100
+    np.testing.assert_allclose(RightErrors.learn(z, w).scatter, shape, atol=0.12)
+
+
+def test_rows_of_independent_errors_have_the_odds_of_their_cells():
+    """If the scatter of right errors is unknown."""
+    rng = np.random.default_rng(0)
+    off = np.zeros((50, 3), dtype=bool)
+    off[:10] = True
+    seen = DoubtedCells(rng.normal(size=(50, 3)), rng.normal(size=(50, 3)), np.ones((50, 3)), off)
+    found = WrongValues.of_rows(seen, np.ones(50))
+    odds = found.log_odds(seen, np.ones(50))
+    assert found.right_errors(seen, np.zeros(50)) is None
+    np.testing.assert_array_equal(found.log_odds_of_rows(seen, odds, None), odds.sum(axis=1))
+    # Of one target, both are the same.
+    one = seen.of_targets(slice(0, 1))
+    found = WrongValues.of_rows(one, np.ones(50))
+    odds, alone = found.log_odds(one, np.ones(50)), RightErrors(np.eye(1))
+    np.testing.assert_allclose(found.log_odds_of_rows(one, odds, alone), odds[:, 0], atol=1e-12)

@@ -67,7 +67,7 @@ FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without a
 FAR_ERRORS, REDUCIBLE = 3.0, 0.85
 # If what seems wrong is right, models that know it lower its errors to this share, and do not raise
 # those of the rest: mistakes to one side explain each other in part.
-EXPLAINED, SPOILT = 0.5, 1.25
+EXPLAINED, SPOILT = 0.5, 2.0
 CONFIRMING = 3  # layers that must see two groups of cells
 AGAIN = 3  # searches of tables with wrong cells, each of which fills them in better
 # Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
@@ -271,7 +271,7 @@ def _still_two(
     if screened.groups.mean() <= MOST_TARGETS:  # else others may have such cells, too
         groups &= screened.groups
     if contaminated or groups.any():
-        of_rows, of_cells = _explained_by_others(task, screened, judged, trials, rows)
+        of_rows, of_cells = explained_by_others(task, screened, judged, trials, rows)
         contaminated, groups = contaminated and not of_rows, groups & ~of_cells
         if groups.any():
             groups &= confirmed(task, screened, trials)
@@ -281,7 +281,7 @@ def _still_two(
     return contaminated, groups
 
 
-def _explained_by_others(
+def explained_by_others(
     task: RobustTask,
     screened: Screened,
     judged: Judged,

@@ -299,14 +299,16 @@ def explained_by_others(
     of_all = compare_layers(task, part, layers[: task.effort.n_members])
     T, w = task.T[rows], task.w[rows]
     with_all = scaling.undo(ensemble(of_all, task.effort.n_members).predicted)
-    before, after = (
-        np.abs(predicted - T) / task.robust_scaling.scale
-        for predicted in (judged.expected[rows], with_all)
-    )
+    with np.errstate(over="ignore"):
+        before, after = (
+            np.minimum(np.abs(predicted - T) / task.robust_scaling.scale, FARTHEST_TARGET)
+            for predicted in (judged.expected[rows], with_all)
+        )
 
     def explained(before: Array, after: Array, off: Mask, others: Mask) -> bool:
         known = ~np.isnan(before + after) & (w > 0)
-        ratios = after / np.maximum(before, np.finfo(float).tiny)
+        with np.errstate(over="ignore"):
+            ratios = after / np.maximum(before, np.finfo(float).tiny)
 
         def median(which: Mask) -> float:
             which = which & known

@@ -9,17 +9,16 @@ each step a row is judged by models that were not fitted to its target:
    log(1 + |error|), form two clear groups, the rows of the upper group are set aside. If those of a
    target's cells in the other rows do, the cells of the upper group become unknown (`cells.py`), as
    do single cells far beyond all others. Where no group stands out and a bounded loss predicts
-   clearly better than squares, the pull of all cells is bounded.
+   better than squares, the pull of all cells is bounded, unless squares predict far cells better.
 2. *Search* (`search.py`). Ridge paths of many hidden layers with few nodes, on the rows that stay
    (of many rows, on a sample), compared by leave-one-out. Layers whose nodes see few inputs are
    drawn where inputs act together (`gorelm._features.interactions`), and again where their nodes
    explained most; the better draw stays. Nodes of others look in the directions in which a
    regression changes. The best few layers become the members of an
    ensemble; their predictions judge all rows again (`judge.py`), by errors and by what the values
-   of wrong rows and cells look like (`wrong_values.py`). The layers are then fitted to the
-   flagged rows, too, with a bounded pull; rows that they now predict are no longer flagged. If
-   the layers, or better ones than the screen's fitted to all rows, see one group, no row is set
-   aside.
+   of wrong rows and cells look like (`wrong_values.py`). If they see one group, or if the best
+   layers fitted to all rows predict what was set aside, nothing is. Else they are fitted to
+   the flagged rows, too, with a bounded pull; rows that they now predict are no longer flagged.
 3. *Refine* (`members.py`). The members get all their nodes and all rows, and judge all rows once
    more. With very many rows, their layers are chosen by what each adds to the others
    (`forward.py`). With some thousand rows of many inputs and targets they are chosen so, too, and

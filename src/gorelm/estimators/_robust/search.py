@@ -65,9 +65,9 @@ TOGETHER_STEPS, PULLED = 6, 0.9
 FEW_CHANGES = 0.01  # share of rows that may be set aside or come back without another search
 # Far errors of the screen, in its median errors; times these, what better models lower them to.
 FAR_ERRORS, REDUCIBLE = 3.0, 0.85
-# If what seems wrong is right, models that know it lower its errors to this share, and do not raise
-# those of the rest: mistakes to one side explain each other in part.
-EXPLAINED, SPOILT = 0.5, 2.0
+# If what seems wrong is right, models that know it lower its errors to this share. (Mistakes to one
+# side explain each other in part.)
+EXPLAINED = 0.5
 CONFIRMING = 3  # layers that must see two groups of cells
 AGAIN = 3  # searches of tables with wrong cells, each of which fills them in better
 # Chance that many rows change sides once more if few, or many, did; only to tell how long it takes.
@@ -305,26 +305,21 @@ def explained_by_others(
             for predicted in (judged.expected[rows], with_all)
         )
 
-    def explained(before: Array, after: Array, off: Mask, others: Mask) -> bool:
-        known = ~np.isnan(before + after) & (w > 0)
+    def explained(before: Array, after: Array, off: Mask) -> bool:
+        off = off & ~np.isnan(before + after) & (w > 0)
         with np.errstate(over="ignore"):
-            ratios = after / np.maximum(before, np.finfo(float).tiny)
-
-        def median(which: Mask) -> float:
-            which = which & known
-            return masked_quantile(ratios[which], w[which], 0.5) if which.any() else 1.0
-
-        return median(off) < EXPLAINED and median(others) < SPOILT
+            ratios = after[off] / np.maximum(before[off], np.finfo(float).tiny)
+        return bool(off.any()) and masked_quantile(ratios, w[off], 0.5) < EXPLAINED
 
     kept, by = judged.kept[rows], screened.judging
-    of_rows = explained(
-        log_sizes(before[:, by]), log_sizes(after[:, by]), judged.flagged[rows], kept
-    )
+    flagged = judged.flagged[rows]
+    of_rows = explained(log_sizes(before[:, by]), log_sizes(after[:, by]), flagged)
     # If its rows are right, their cells may be wrong.
-    wrong = judged.wrong[rows] | (~kept[:, None] & judged.cells.mask[rows] & of_rows)
-    kept |= of_rows
-    columns = zip(before.T, after.T, (kept[:, None] & wrong).T, strict=True)
-    return of_rows, np.array([explained(b, a, off, kept & ~off) for b, a, off in columns])
+    wrong = kept[:, None] & judged.wrong[rows]
+    if of_rows:
+        wrong |= ~kept[:, None] & judged.cells.mask[rows]
+    columns = zip(before.T, after.T, wrong.T, strict=True)
+    return of_rows, np.array([explained(*column) for column in columns])
 
 
 def confirmed(task: RobustTask, screened: Screened, trials: Sequence[Trial]) -> Mask:

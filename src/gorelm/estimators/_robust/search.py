@@ -273,6 +273,8 @@ def _still_two(
     if contaminated or groups.any():
         of_rows, of_cells = explained_by_others(task, screened, judged, trials, rows)
         contaminated, groups = contaminated and not of_rows, groups & ~of_cells
+        if not contaminated:
+            groups &= judged.wrong.any(axis=0)
         if groups.any():
             groups &= confirmed(task, screened, trials)
     contaminated = contaminated and not in_one_region(task, judged.flagged)

@@ -683,6 +683,24 @@ def test_models_of_all_rows_explain_what_is_right(what):
         assert of_rows is (what == "region")
 
 
+@pytest.mark.parametrize("contaminated", [False, True])
+def test_groups_of_cells_none_of_which_is_wrong(contaminated, monkeypatch):
+    """They are none, unless wrong rows have taken the wrong cells."""
+    data = make_data(60)
+    every, none = np.ones(3, dtype=bool), np.zeros((60, 3), dtype=bool)
+    wrong, flagged = none.copy(), np.arange(60) < 10 * contaminated
+    wrong[30, 1] = True
+    monkeypatch.setattr(search, "explained_by_others", lambda *args: (False, none[0]))
+    monkeypatch.setattr(search, "confirmed", lambda *args: every)
+    monkeypatch.setattr(search, "in_one_region", lambda *args: False)
+    cells = JudgedCells(data.T, every, none, np.ones(3), data.T)
+    judged = judge.Judged(data.T, data.T, 1.0, flagged, ~flagged, True, cells, wrong, data.T)
+    screened = replace(make_screened(data.T, contaminated, ~flagged), groups=every)
+    found = search._still_two(make_task(data.X, data.T), screened, judged, [], np.arange(60))
+    assert found[0] is contaminated
+    assert found[1].tolist() == [contaminated, True, contaminated]
+
+
 @pytest.mark.parametrize("noise", [False, True])
 def test_tails_that_squares_predict_are_not_heavy(noise):
     """A bounded loss, better for most rows, gives up far ones that squares predict; not noise."""

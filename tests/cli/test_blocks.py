@@ -104,7 +104,7 @@ def test_scales_of_targets_and_cells_in_blocks(tmp_path):
     result = run("fit", tmp_path / "t", "--targets", "2", "--effort", "fast", "--nodes", "20")
     said = " ".join(result.output.split())
     assert "on the scale of logarithms: 'price'" in said
-    assert "Findings in 1 of 300 rows (0.3%): 1 wrong cell." in said
+    assert "Findings in 1 of 300 rows (0.3%): 1 wrong cell; 1 certain." in said
 
 
 def test_memory_that_suffices_and_bad_options(folder, tmp_path):
